@@ -24,10 +24,10 @@ import gpuprof
 from benchmarks.fit_or_test import Role, role_of
 from benchmarks.same_steps import as_timed
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding, Range
 from gpuprof.diagnosis.findings import larger_batch
-from gpuprof.diagnosis.predicted_step import Steps, prediction
-from gpuprof.replay.build import build
+from gpuprof.diagnosis.fixes.predicted_step import Steps, prediction
+from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Finding, Range
+from gpuprof.replay.build.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.recording import resolve

@@ -33,18 +33,18 @@ WAY = (
     "gpuprof.timeline.categories.categories",
     "gpuprof.timeline.phases.host_phases",
     "gpuprof.timeline.devices.device_timelines",
-    "gpuprof.diagnosis.gaps.find_gaps",
+    "gpuprof.diagnosis.idle.gaps.find_gaps",
     "gpuprof.timeline.quality.check",
-    "gpuprof.replay.build.build",
-    "gpuprof.diagnosis.replayed.replayed",
+    "gpuprof.replay.build.build.build",
+    "gpuprof.diagnosis.recorded.replayed.replayed",
     "gpuprof.replay.simulate.simulate",
-    "gpuprof.replay.profiler_fit.remove_profiler",
+    "gpuprof.replay.unprofiled.profiler_fit.remove_profiler",
     "gpuprof.diagnosis.conclusion.by_replay",
     "gpuprof.costs.roofline.roofline",
-    "gpuprof.diagnosis.budget.budget_of_recorded",
+    "gpuprof.diagnosis.mean_step.budget.budget_of_recorded",
     "gpuprof.replay.sensitivity.sensitivities",
-    "gpuprof.diagnosis.verdict.judge",
-    "gpuprof.diagnosis.predict.fixes",
+    "gpuprof.diagnosis.verdict.verdict.judge",
+    "gpuprof.diagnosis.fixes.predict.fixes",
     "gpuprof.diagnosis.reach.ledger.above_reach",
     "gpuprof.diagnosis.plain_diagnosis.plain_diagnosis",
     "gpuprof.report.page.file.write_report",
@@ -129,10 +129,10 @@ nothing.
 """
 OTHERS = """
 Other recordings join this way: Nsight Systems in `read_trace` (`gpuprof/tracefile/nsys`), run folders in `resolve`
-(`gpuprof/tracefile/run_paths.py`), several ranks in `diagnose_recording` (`gpuprof/ranks`), training logs before it
+(`gpuprof/tracefile/run_folder`), several ranks in `diagnose_recording` (`gpuprof/ranks`), training logs before it
 (`gpuprof/tracefile/training_logs`), as do roles of a job (`gpuprof/diagnosis/roles`). `gpuprof diagnose` leaves it
 after `plain_diagnosis`, for the terminal
-(`gpuprof/report/terminal.py`) or JSON (`gpuprof/diagnosis/diagnosis_json.py`).
+(`gpuprof/report/terminal/terminal.py`) or JSON (`gpuprof/diagnosis/written/diagnosis_json.py`).
 """
 
 

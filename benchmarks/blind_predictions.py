@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
 from scenarios.catalogue import scenario
 
 MS = 1e6

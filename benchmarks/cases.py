@@ -30,7 +30,7 @@ import gpuprof
 from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
 
 CASES = ROOT / "scenarios" / "cases"
 PAGE = ROOT / "docs" / "cases.md"
@@ -69,8 +69,8 @@ class Score:
     again: bool | None
     """Whether the fixed program gets the advice again; None where no such program was recorded, or where another
     change is advised than the published one, which may still be due after it."""
-    left: str = ""
-    """What the published fix leaves of the cause."""
+    code: str = ""
+    """The library whose own code is slow; empty: the program was rewritten."""
 
 
 def main() -> None:
@@ -99,6 +99,7 @@ def score_of(folder: Path, runs: Path | None) -> Score:
         "source": case["source"],
         "published": next((fix.get("published") for fix in case["fixes"] if fix["name"] == "after"), None),
         "measured": measured.get("after"),
+        "code": case.get("code", ""),
     }
     if before is None:
         return Score(**base, cause=None, place=None, gains={}, again=None)
@@ -118,7 +119,6 @@ def score_of(folder: Path, runs: Path | None) -> Score:
         place=place,
         gains=intervals(case["fixes"], measured, lines, named),
         again=again,
-        left=case.get("left", ""),
     )
 
 
@@ -198,15 +198,17 @@ def page(scores: list[Score]) -> str:
     done = [one for one in recorded if (one.measured or 0.0) >= GAINED]
     held = [low <= gain <= high for one in done for gain, low, high in one.gains.values()]
     again = [one for one in done if one.again is not None]
-    names_again = "".join(f", `{one.name}`{f' ({one.left})' if one.left else ''}" for one in again if one.again)
+    names_again = "".join(f", `{one.name}`" for one in again if one.again)
     repeated = f"{sum(bool(one.again) for one in again)} of {len(again)}{names_again}"
     repeated = repeated if again else "no fixed program was recorded"
     rows = "\n".join(_row(one) for one in scores)
+    own = sum(bool(one.code) for one in scores)
     return f"""# Published fixes: would gpuprof have found them?
 
 Experts find the cause of a slow step by hand, and say in a pull request what it was, how it was mended and what that
-gained. Each case here is such a fix, made again as a small program (some with the library's own code), timed before and
-after in turns on an H200 without a profiler, and recorded before the fix. Written by `python -m benchmarks.cases
+gained. Each case here is such a fix, made again as a small program, timed before and after in turns on an H200 without
+a profiler, and recorded before the fix. In {own} of {len(scores)} the slow code is the library's own, as installed or
+with the fix taken back (*Code* names the library); the others were rewritten. Written by `python -m benchmarks.cases
 --page`, which also says what counts; the programs are in `scenarios/cases/`.
 
 | | | 80 % interval |
@@ -219,8 +221,8 @@ after in turns on an H200 without a profiler, and recorded before the fix. Writt
 Of {len(scores)} cases, {len(scores) - len(recorded)} have no recording yet and {len(recorded) - len(done)} gained
 nothing on this GPU; they do not count.
 
-| Case | Published | Measured | What gpuprof says first of the cause | Place | Gain: measured, predicted |
-|---|---|---|---|---|---|
+| Case | Code | Published | Measured | What gpuprof says first of the cause | Place | Gain: measured, predicted |
+|---|---|---|---|---|---|---|
 {rows}
 """
 
@@ -237,8 +239,8 @@ def _row(one: Score) -> str:
     place = {None: "–", True: "right", False: "missed"}[one.place]
     gains = ", ".join(f"{name} {gain:.2f}, {low:.2f}–{high:.2f}" for name, (gain, low, high) in one.gains.items())
     return (
-        f"| [{one.title}]({one.source}) (`{one.name}`) | {_times(one.published)} | {_times(one.measured)} | {said} | "
-        f"{place} | {gains or '–'} |"
+        f"| [{one.title}]({one.source}) (`{one.name}`) | {one.code or 'rewritten'} | {_times(one.published)} | "
+        f"{_times(one.measured)} | {said} | {place} | {gains or '–'} |"
     )
 
 

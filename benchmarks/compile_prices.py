@@ -25,15 +25,15 @@ from benchmarks.accuracy import ROOT
 from benchmarks.recall import WITH_HEAD, Program, Share, Timed, programs
 from gpuprof.costs.fp8 import DELAYED, ROWWISE
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
-from gpuprof.diagnosis.detect.loss_head import fused_linear, loss_head
-from gpuprof.diagnosis.detect.proposal import Proposal
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.detect.losses.loss_head import fused_linear, loss_head
 from gpuprof.diagnosis.findings import FINDINGS as FOUND_BY
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
-from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predicted_step import Steps, prediction
+from gpuprof.diagnosis.fixes.predicted_step import Steps, prediction
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.fix import Fix
 
 FINDINGS = (
     "compile", "cuda_graphs", "graph_breaks", "recompiles", "fp8", "fused_elementwise", "fused_loss",

@@ -47,7 +47,7 @@ class Constant:
 
     @property
     def key(self) -> str:
-        """`gpuprof/replay/build.py:SLOT`, which survives edits above it."""
+        """`gpuprof/replay/build/build.py:SLOT`, which survives edits above it."""
         return f"{self.path}:{self.name}"
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import gpuprof
 from benchmarks.invariants import broken, inapplicable
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".sqlite.gz")

@@ -27,12 +27,12 @@ from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.comparison.compare import compare
 from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.detect.proposal import LEAST_GAIN
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN
 from gpuprof.diagnosis.findings import FINDINGS
-from gpuprof.diagnosis.predicted_step import predict
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate

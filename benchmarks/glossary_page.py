@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuprof.report.glossary import markdown
+from gpuprof.report.words.glossary import markdown
 
 PAGE = Path(__file__).parent.parent / "docs" / "glossary.md"
 

@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
-from gpuprof.diagnosis.diagnosis_json import dumps
-from gpuprof.report.terminal import plain
+from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding
+from gpuprof.diagnosis.written.diagnosis_json import dumps
+from gpuprof.report.terminal.terminal import plain
 
 LARGER_BATCH = "larger_batch"
 _WORKS = re.compile(r"GPU works (?P<busy>[\d.,e+-]+) % of the ")

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuprof.cli.output import say
+from gpuprof.cli.shared.output import say
 from gpuprof.cli.try_ import target_of
 from gpuprof.costs.hardware import find
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.memory import CONTEXT_BYTES, usable_bytes
+from gpuprof.projection.memory.memory import CONTEXT_BYTES, usable_bytes
 from gpuprof.trial.fit import Measured, Model, measure, model_of, probed
 from gpuprof.trial.processes import Starter
 

@@ -28,11 +28,11 @@ from collections import Counter, defaultdict
 
 from gpuprof import diagnose
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.above_reach import Item
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.reach.ledger import explained
+from gpuprof.diagnosis.result.above_reach import Item
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.replay.noise import change_noise
-from gpuprof.report.above_words import MOST_SHOWN, line
+from gpuprof.report.words.above_words import MOST_SHOWN, line
 from scenarios import catalogue
 
 MS = 1e6

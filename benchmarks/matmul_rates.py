@@ -22,7 +22,7 @@ from benchmarks import fit_or_test
 from benchmarks.calibrate import timeline_of
 from benchmarks.refit import fit_cases
 from gpuprof.costs.dtypes import CODE
-from gpuprof.costs.gemm import is_matmul
+from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.costs.roofline import roofline
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import gpuprof
 from gpuprof.diagnosis.projection_input.subject import subject_of
-from gpuprof.projection.memory import usage
+from gpuprof.projection.memory.memory import usage
 from gpuprof.projection.subject import Subject
 from scenarios import catalogue
 

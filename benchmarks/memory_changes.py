@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import memory as lines
-from gpuprof.diagnosis.memory_remedies import memory_fixes
-from gpuprof.projection.footprint import Footprint
-from gpuprof.projection.memory import RecordedMemory
-from gpuprof.projection.memory_changes import temporaries
-from gpuprof.projection.memory_fixes import recorded_footprint
+from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
+from gpuprof.projection.memory.footprint import Footprint
+from gpuprof.projection.memory.memory import RecordedMemory
+from gpuprof.projection.memory.memory_changes import temporaries
+from gpuprof.projection.memory.memory_fixes import recorded_footprint
 from scenarios import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent

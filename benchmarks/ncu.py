@@ -26,9 +26,9 @@ from typing import Any
 
 from gpuprof import diagnose, runfile
 from gpuprof.cli.count_kernels import TABLE
-from gpuprof.diagnosis.counters import with_counters
+from gpuprof.diagnosis.counters.counters import with_counters
 from gpuprof.errors import GpuprofError
-from gpuprof.report import counters_words
+from gpuprof.report.words import counters_words
 from gpuprof.tracefile.nsight_compute import read_counters
 from scenarios import catalogue
 from scenarios.measure import Gates

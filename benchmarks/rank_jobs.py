@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.plain_digest import labels_of, plain_digest
 from gpuprof.ranks.digest_data import BACKWARD, FORWARD, LOCAL, OPTIMIZER, OTHER, Digest, previous
-from gpuprof.timeline.collectives import KINDS
-from gpuprof.timeline.point_to_point import p2p_text
+from gpuprof.timeline.collectives.collectives import KINDS
+from gpuprof.timeline.collectives.point_to_point import p2p_text
 from gpuprof.tracefile.trace import ABSENT
 
 MS, US = 1_000_000, 1_000

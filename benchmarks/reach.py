@@ -18,7 +18,7 @@ from benchmarks.calibrate import timeline_of
 from benchmarks.fit_or_test import roles
 from benchmarks.refit import fit_cases
 from gpuprof.costs.roofline import roofline
-from gpuprof.diagnosis.detect.kernel_reach import CELLS, SHORTEST_NS, kinds_of, roof_times
+from gpuprof.diagnosis.detect.gpu.kernel_reach import CELLS, SHORTEST_NS, kinds_of, roof_times
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 from scenarios import catalogue

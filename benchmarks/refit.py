@@ -25,8 +25,8 @@ from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import Analysis as Looked
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.proposal import Proposal
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.fixes.predicted_step import predict
 from gpuprof.replay.transform import scale
 
 SCALES = np.geomspace(0.25, 4.0, 25)

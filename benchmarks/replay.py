@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.generate import generate
-from gpuprof.diagnosis.representative_steps import representative
-from gpuprof.replay.build import build
+from gpuprof.diagnosis.recorded.representative_steps import representative
+from gpuprof.replay.build.build import build
 from gpuprof.replay.graph import RESOURCES
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale

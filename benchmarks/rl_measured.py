@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
-from gpuprof.diagnosis.iteration_model import IterationRange
+from gpuprof.diagnosis.result.iteration_model import IterationRange
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
 from gpuprof.record.quantiles import Z80
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 
 CLOCKS = {

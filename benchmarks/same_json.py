@@ -67,9 +67,9 @@ def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
     """In a process of the checkout: one file for each text, or the error in its place."""
     import gpuprof
     from gpuprof.diagnosis.comparison.comparison_json import dumps as of_comparison
-    from gpuprof.diagnosis.diagnosis_json import dumps
+    from gpuprof.diagnosis.written.diagnosis_json import dumps
     from gpuprof.projection.projection_json import dumps as of_projection
-    from gpuprof.report.terminal import render
+    from gpuprof.report.terminal.terminal import render
 
     def text(make: Any) -> str:
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from gpuprof.tracefile.run import read_run
+from gpuprof.tracefile.run_folder.run import read_run
 from scenarios.catalogue import Scenario
 from scenarios.support.run import ALONE, DRAINED, SETTLE
 

@@ -245,7 +245,7 @@ def _hints(made: type, plain: bool = False) -> dict[str, Any]:
 DOCUMENTS = (
     Document(
         "gpuprof.diagnosis/1",
-        "gpuprof.diagnosis.diagnosis:Diagnosis",
+        "gpuprof.diagnosis.result.diagnosis:Diagnosis",
         "What gpuprof says about one recording. Times are whole nanoseconds; start_ns counts from window.start_ns, "
         "except in window itself. null: cannot be known from this recording.",
         instead={

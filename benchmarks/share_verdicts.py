@@ -16,12 +16,12 @@ from pathlib import Path
 import gpuprof
 from benchmarks.accuracy import ROOT
 from benchmarks.same_json import recordings
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.hidden_work import hidden_ns
-from gpuprof.diagnosis.limits import part_shares
-from gpuprof.diagnosis.share_verdict import judge_shares
-from gpuprof.diagnosis.shares import average_step, devices, profiler_cost
+from gpuprof.diagnosis.idle.gaps import find_gaps
+from gpuprof.diagnosis.idle.hidden_work import hidden_ns
+from gpuprof.diagnosis.recorded.limits import part_shares
+from gpuprof.diagnosis.recorded.shares import average_step, devices, profiler_cost
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.verdict.share_verdict import judge_shares
 from gpuprof.errors import GpuprofError
 
 

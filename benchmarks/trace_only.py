@@ -19,7 +19,7 @@ from pathlib import Path
 import gpuprof
 from benchmarks.accuracy import MS, ROOT, Case, Result, cases, error, run, unprofiled_ms
 from gpuprof.diagnosis.diagnose import diagnose
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.tracefile.read import read_trace
 from scenarios import catalogue
 

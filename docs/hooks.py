@@ -24,12 +24,12 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # for scenarios, which are no part of the package
 
 import gpuprof  # noqa: E402
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding  # noqa: E402
-from gpuprof.diagnosis.step_parts import bars  # noqa: E402
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding  # noqa: E402
+from gpuprof.diagnosis.verdict.step_parts import bars  # noqa: E402
 from gpuprof.report import labels  # noqa: E402
 from gpuprof.report.numbers import duration_range  # noqa: E402
 from gpuprof.report.stepbar import paint  # noqa: E402
-from gpuprof.report.words import label, step_time  # noqa: E402
+from gpuprof.report.words.words import label, step_time  # noqa: E402
 from scenarios.catalogue import Fix, Scenario, scenarios  # noqa: E402
 
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "scenarios/README.md": "scenarios.md"}

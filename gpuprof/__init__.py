@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
-    from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.iterations.with_arguments import Value, WithArguments
-    from gpuprof.diagnosis.load import load_diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
+    from gpuprof.diagnosis.written.load import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
     from gpuprof.record.on_demand import on_demand
@@ -54,13 +54,13 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Comparison": "gpuprof.diagnosis.comparison.comparison",
-    "Diagnosis": "gpuprof.diagnosis.diagnosis",
+    "Diagnosis": "gpuprof.diagnosis.result.diagnosis",
     "GpuprofError": "gpuprof.errors",
     "Projection": "gpuprof.projection.projection",
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
-    "load_diagnosis": "gpuprof.diagnosis.load",
+    "load_diagnosis": "gpuprof.diagnosis.written.load",
     "on_demand": "gpuprof.record.on_demand",
     "phase": "gpuprof.record.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
@@ -137,7 +137,7 @@ def compare(
     Raises GpuprofError, one line that says what to do, for recordings that cannot be compared.
     """
     from gpuprof.diagnosis.comparison import compare as comparing
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
     one, other = (
         side if isinstance(side, Diagnosis) else diagnose(side, step=step, skip=skip, progress=progress)
@@ -180,8 +180,8 @@ def project(
     """
     from gpuprof.diagnosis.asked import Asked
     from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-    from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.projection_input.subject import subject_of
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.projection import project as projecting
     from gpuprof.projection.gpu_names import gpu_named
     from gpuprof.projection.question import question
@@ -211,9 +211,9 @@ def with_arguments(
     """
     from gpuprof.diagnosis.asked import NOTHING_ASKED
     from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-    from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.iterations.section import trainer_of
     from gpuprof.diagnosis.iterations.with_arguments import with_arguments as asking
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.tracefile.recording import resolve
 
@@ -237,7 +237,7 @@ def _draw_in_notebooks() -> None:
     """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks use, and their text for `print`.
     They are in layers below report/ and may not import it; this module may.
     """
-    from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
     from gpuprof.tracefile.trace import Trace
 
     _shown_by(Diagnosis, "diagnosis")

@@ -130,8 +130,9 @@ class Scenario:
     """For a published case: findings that name its cause, any of them."""
     named_by: tuple[str, ...] = ()
     """Likewise: words that name it."""
-    left: str = ""
-    """Likewise: what its first fix leaves of the cause, so that the same advice may be right once more."""
+    code: str = ""
+    """Likewise: the library whose own code is slow in it, as installed or with the fix taken back; empty: it was
+    rewritten."""
     drained: int | None = None
     """In a campaign: steps in its turn before the timed ones, enough to use up what workers prepared."""
     seconds: float | None = None

@@ -20,7 +20,7 @@ from statistics import mean
 from gpuprof.errors import GpuprofError
 from gpuprof.record.command import Target
 from gpuprof.record.patches import NAMES, patch_named
-from gpuprof.report.trial_terminal import STATUS, gain
+from gpuprof.report.terminal.trial_terminal import STATUS, gain
 from gpuprof.trial.fixes import Candidate
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.run import run_trial

@@ -50,12 +50,12 @@ def _trace(request: Request) -> int:
     try:
         return trace.run(request)
     except GpuprofError as error:
-        from gpuprof.cli.output import say
+        from gpuprof.cli.shared.output import say
 
         say(str(error))
         return error.exit_code
     except Exception as error:
-        from gpuprof.cli.output import say
+        from gpuprof.cli.shared.output import say
 
         say(f"unexpected {type(error).__name__}: {error}; GPUPROF_DEBUG=1 shows where, please report it")
         return 2

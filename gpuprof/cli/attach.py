@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.shared.output import say, show, write
 from gpuprof.errors import GpuprofError
 from gpuprof.record.options import LARGEST_NUMBER, STEPS
 from gpuprof.units import GB, Assumed, Convention, Seconds
@@ -16,7 +16,7 @@ from gpuprof.units import GB, Assumed, Convention, Seconds
 if TYPE_CHECKING:
     from gpuprof.attach.jobs import Job
     from gpuprof.attach.opened import Opened
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 DISK_GB: Convention[GB] = 2.0
 """GB that a watch keeps by default: a few dozen windows of most fine-tunes."""
@@ -74,7 +74,7 @@ def command(
     if not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof attach runs on Linux only; gpuprof diagnose reads recordings on any system")
     if python_path:
-        from gpuprof.record.supervise import INJECT
+        from gpuprof.record.target_environment import INJECT
 
         write(f"{INJECT}\n")
         return 0
@@ -109,7 +109,7 @@ def _whom(ranks: list[Job]) -> str:
 def _watch(ranks: list[Job], options: dict[str, Any], disk_gb: float) -> int:
     """Watches until the job ends, or Ctrl-C."""
     from gpuprof.attach.watching import Watcher
-    from gpuprof.cli.watch_recordings import Recordings
+    from gpuprof.cli.shared.watch_recordings import Recordings
     from gpuprof.report.numbers import amount
 
     recordings = Recordings(ranks, options, round(disk_gb * 1e9), lambda opened: read(opened, False, quiet=True))
@@ -147,9 +147,9 @@ def read(opened: Opened, as_json: bool, quiet: bool = False) -> Diagnosis:
 
 
 def _diagnose(folder: Path, as_json: bool, quiet: bool) -> Diagnosis:
-    from gpuprof.cli.after_recording import keep_verdict
-    from gpuprof.cli.printing import OfDiagnosis, put
-    from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.cli.shared.after_recording import keep_verdict
+    from gpuprof.cli.shared.printing import OfDiagnosis, put
+    from gpuprof.cli.shared.recordings import diagnose_given, given
 
     diagnosis = diagnose_given(given(str(folder)))
     if not quiet:
@@ -160,7 +160,7 @@ def _diagnose(folder: Path, as_json: bool, quiet: bool) -> Diagnosis:
 
 def _finish(folder: Path, diagnosis: Diagnosis) -> None:
     """Finishes the run's folder as `gpuprof trace` does: writes the report, and compresses the traces."""
-    from gpuprof.cli.after_recording import finish
+    from gpuprof.cli.shared.after_recording import finish
 
     finish(folder, diagnosis)
 
@@ -179,7 +179,7 @@ def _list(as_json: bool) -> int:
 
         say(f"no armed job of this user trains on this machine; to arm one: {HOW_TO_ARM}")
         return 0
-    from gpuprof.report.jobs_terminal import render
+    from gpuprof.report.terminal.jobs_terminal import render
 
     show(lambda width: render(jobs, width))
     return 0

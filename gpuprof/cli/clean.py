@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.output import say, write
+from gpuprof.cli.shared.output import say, write
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json, recordings_in
 
@@ -23,7 +23,7 @@ def command(folder: Path, keep: int, dry_run: bool) -> int:
     not ended are left alone.
     """
     from gpuprof.report.numbers import amount
-    from gpuprof.tracefile.run_paths import runs_in
+    from gpuprof.tracefile.run_folder.run_paths import runs_in
 
     runs = runs_in(folder)
     if not runs:

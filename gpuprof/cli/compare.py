@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
-from gpuprof.cli.output import say
-from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import OfComparison, gates, put
-from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
+from gpuprof.cli.diagnose import UNUSABLE
+from gpuprof.cli.shared.output import GATE_FAILED, say
+from gpuprof.cli.shared.output_paths import check_place
+from gpuprof.cli.shared.printing import OfComparison, gates, put
+from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
-    from gpuprof.cli.comparison_gates import ChangeGate
+    from gpuprof.cli.shared.comparison_gates import ChangeGate
     from gpuprof.diagnosis.comparison.comparison import Comparison
 
 
 def _gate(text: str) -> ChangeGate:
-    from gpuprof.cli.comparison_gates import parse
+    from gpuprof.cli.shared.comparison_gates import parse
 
     return parse(text)
 
@@ -80,7 +80,7 @@ def command(
 
 def _check(gate: ChangeGate, comparison: Comparison) -> int:
     """0 if the gate holds. A gate that cannot be checked must not pass."""
-    from gpuprof.cli.comparison_gates import Outcome, judge
+    from gpuprof.cli.shared.comparison_gates import Outcome, judge
 
     outcome, text = judge(gate, comparison)
     if outcome is Outcome.HOLDS:

@@ -14,7 +14,7 @@ from gpuprof.record.options import DEFAULTS
 from gpuprof.record.tell import tell
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.record.command import Target
 
 TABLE, PRINTED = "ncu.csv", "ncu.log"
@@ -28,10 +28,10 @@ OPTIONS = DEFAULTS | {
 
 def run(recording: str, out: str | None, target: Target) -> int:
     """Counts the ten largest kernels of the recorded program, which is `target`; 0. Raises GpuprofError."""
-    from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.cli.shared.recordings import diagnose_given, given
     from gpuprof.diagnosis.analysis import analysis_of
-    from gpuprof.diagnosis.counters import with_counters
-    from gpuprof.diagnosis.largest_kernels import largest_kernels
+    from gpuprof.diagnosis.counters.counters import with_counters
+    from gpuprof.diagnosis.counters.largest_kernels import largest_kernels
     from gpuprof.nsight.compute import count_command, find_ncu
     from gpuprof.tracefile.nsight_compute import COUNTED, KNOWN, read_counters
 
@@ -77,7 +77,7 @@ def _table(recording: Path, out: str | None) -> Path:
 
 def _run(words: list[str], folder: Path) -> None:
     """Runs the target under Nsight Compute, with our input and output, to its end."""
-    from gpuprof.record.supervise import environment
+    from gpuprof.record.target_environment import environment
 
     runfile.write_json(folder / runfile.MANIFEST, {"schema": runfile.SCHEMA, "status": "running", "options": OPTIONS})
     variables = environment(folder) | {runfile.COUNTED_VARIABLE: "1"}
@@ -116,7 +116,7 @@ def _checked(printed: Path, folder: Path) -> Path:
 
 
 def _show(diagnosis: Diagnosis, table: Path, recording: str) -> None:
-    from gpuprof.report import counters_words
+    from gpuprof.report.words import counters_words
 
     for line in counters_words.lines(diagnosis, counters_words.MOST_ROWS):
         print(line)

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.output import say
-from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import InBrief, OfDiagnosis, OfIterations, OfRoles, gates, put
-from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
+from gpuprof.cli.shared.output import GATE_FAILED, say
+from gpuprof.cli.shared.output_paths import check_place
+from gpuprof.cli.shared.printing import InBrief, OfDiagnosis, OfIterations, OfRoles, gates, put
+from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.units import Code, Convention
 
 if TYPE_CHECKING:
-    from gpuprof.cli.gates import Gate
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.cli.shared.gates import Gate
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.tracefile.nsight_compute import Counted
     from gpuprof.tracefile.recording import Recording
 
-GATE_FAILED: Convention[Code] = 1
 UNUSABLE: Convention[Code] = 2
 
 
@@ -32,7 +31,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 
 
 def _gate(text: str) -> Gate:
-    from gpuprof.cli.gates import parse
+    from gpuprof.cli.shared.gates import parse
 
     return parse(text)
 
@@ -101,7 +100,7 @@ def command(
     counted = None if ncu is None else _counted(ncu)
     diagnosis = diagnose_given(recording, Asked(step, skip, step_ms, top or TOP_IN_JSON))
     if counted is not None:
-        from gpuprof.diagnosis.counters import with_counters
+        from gpuprof.diagnosis.counters.counters import with_counters
 
         diagnosis = with_counters(diagnosis, counted)
     renderer = InBrief() if brief else OfDiagnosis()
@@ -144,7 +143,7 @@ def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> i
 
 def _check(gate: Gate, diagnosis: Diagnosis) -> int:
     """0 if the gate holds. A gate that cannot be checked must not pass."""
-    from gpuprof.cli.gates import TIMES, measure
+    from gpuprof.cli.shared.gates import TIMES, measure
     from gpuprof.report.numbers import duration, percent
 
     value = measure(gate, diagnosis)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.output import show, write
+from gpuprof.cli.shared.output import show, write
 from gpuprof.cli.target_python import target_python
 from gpuprof.runfile import RUNS
 from gpuprof.units import Code, Convention

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from gpuprof.cli.output import discard, say
+from gpuprof.cli.shared.output import discard, say
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Code, Convention
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.recordings import RECORDING
+from gpuprof.cli.shared.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.detect.declaration import Declaration
-    from gpuprof.diagnosis.detect.proposal import Page
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.detect.declared.declaration import Declaration
+    from gpuprof.diagnosis.detect.declared.proposal import Page
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 
 @click.command(short_help="Explain a finding, a word on the screen, or what a line of code costs.")
@@ -40,8 +40,8 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
     if finding is None:
         _list(list(pages.values()))
         return 0
-    from gpuprof.cli.output import say, show, write
-    from gpuprof.report.explained import explanation, place_of
+    from gpuprof.cli.shared.output import say, show, write
+    from gpuprof.report.words.explained import explanation, place_of
 
     if path is not None and place_of(finding) is None:
         raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
@@ -60,16 +60,16 @@ def _list(pages: list[Page]) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from gpuprof.cli.output import show
-    from gpuprof.report import glossary
-    from gpuprof.report.pages import contents
+    from gpuprof.cli.shared.output import show
+    from gpuprof.report.words import glossary
+    from gpuprof.report.words.pages import contents
 
     show(lambda width: Group(contents(pages, width), Text(""), glossary.contents()))
 
 
 def _diagnosed(path: str | None) -> tuple[str, Diagnosis]:
     """The named or the latest run, and its diagnosis."""
-    from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.cli.shared.recordings import diagnose_given, given
 
     run = given(path)
     return str(run), diagnose_given(run)
@@ -77,7 +77,7 @@ def _diagnosed(path: str | None) -> tuple[str, Diagnosis]:
 
 def _write(pages: dict[str, Page], folder: Path) -> None:
     """One file per page, and an index."""
-    from gpuprof.report.pages import index, markdown
+    from gpuprof.report.words.pages import index, markdown
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _write(pages: dict[str, Page], folder: Path) -> None:
 
 def _findings() -> tuple[Declaration, ...]:
     """All kinds of findings; a plug-in that cannot be loaded is named."""
-    from gpuprof.cli.output import say
+    from gpuprof.cli.shared.output import say
     from gpuprof.diagnosis.plug_ins import declarations, plug_ins
 
     for failure in plug_ins().failures:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from gpuprof import runfile
-from gpuprof.cli.output import discard, say
-from gpuprof.cli.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.output import discard, say
+from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.ranks.summary import RankSummary
     from gpuprof.tracefile.recording import Recording
 

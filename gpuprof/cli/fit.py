@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.shared.output import say, show, write
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def command(
 
         write(dumps(report) + "\n")
     else:
-        from gpuprof.report.fit_terminal import render
+        from gpuprof.report.terminal.fit_terminal import render
 
         show(lambda width: render(report, width))
     return 0
@@ -132,7 +132,7 @@ def _places(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[tuple[Gpu
 
 
 def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]) -> OnGpu:
-    from gpuprof.projection.memory import usable_bytes
+    from gpuprof.projection.memory.memory import usable_bytes
     from gpuprof.trial.fit import OnGpu
 
     room = usable_bytes(gpu, memory_bytes)

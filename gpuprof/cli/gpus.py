@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.shared.output import say, show, write
 from gpuprof.cli.target_python import target_python
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Cells, Convention, Ratio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuprof.cli.output import show, write
+from gpuprof.cli.shared.output import show, write
 
 
 @click.command(short_help="Say why a job hangs.")
@@ -28,7 +28,7 @@ def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
 
         write(dumps(found, states) + "\n")
     else:
-        from gpuprof.report.hang_terminal import ROWS, render
+        from gpuprof.report.terminal.hang_terminal import ROWS, render
 
         show(lambda width: render(found, states, width, top or ROWS))
     return 0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import say, show, write
-from gpuprof.cli.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.output import say, show, write
+from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json
 
@@ -79,7 +79,7 @@ def _slower(entries: list[Entry], programs: list[str | None], explain: bool) -> 
         write("gpuprof history --explain compares it with the run before\n")
     if explain:
         from gpuprof import compare
-        from gpuprof.report.comparison_terminal import render
+        from gpuprof.report.terminal.comparison_terminal import render
 
         comparison = compare(before, after)
         write("\n")

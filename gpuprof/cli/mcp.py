@@ -44,7 +44,7 @@ def command(allow_urls: bool, allow_run: bool) -> int:
     Tools: runs, diagnose, findings, gaps, kernels, functions, compare, project, explain, hang. They only read;
     --allow-run adds try. Needs the extra [mcp].
     """
-    from gpuprof.cli.mcp_guard import limit_reading
+    from gpuprof.cli.shared.mcp_guard import limit_reading
 
     try:
         server = make_server(allow_run, allow_urls)
@@ -64,7 +64,7 @@ def make_server(allow_run: bool = False, allow_urls: bool = False) -> Any:
     from mcp.types import ToolAnnotations  # pyright: ignore[reportMissingImports]
 
     import gpuprof
-    from gpuprof.cli.mcp_guard import guarded, strict_server
+    from gpuprof.cli.shared.mcp_guard import guarded, strict_server
 
     instructions = INSTRUCTIONS + (RUNS_TOO if allow_run else ONLY_READS)
     server = strict_server()("gpuprof", instructions=instructions, version=gpuprof.__version__, log_level="ERROR")
@@ -73,7 +73,7 @@ def make_server(allow_run: bool = False, allow_urls: bool = False) -> Any:
     for tool in (runs, diagnose, findings, gaps, kernels, functions, hang, compare, project, explain):
         server.tool(annotations=reads, structured_output=False)(_in_one_line(guarded(tool, allow_urls, _names)))
     if allow_run:
-        from gpuprof.cli.mcp_try import try_fixes
+        from gpuprof.cli.shared.mcp_try import try_fixes
 
         acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
         server.tool(name="try", annotations=acts, structured_output=False)(_in_one_line(try_fixes))
@@ -103,7 +103,7 @@ def _in_one_line(tool: Callable[..., Any]) -> Callable[..., Any]:
 def _errors_in_one_line() -> Iterator[None]:
     from mcp.server.mcpserver.exceptions import ToolError  # pyright: ignore[reportMissingImports]
 
-    from gpuprof.cli.mcp_guard import clean_error
+    from gpuprof.cli.shared.mcp_guard import clean_error
 
     try:
         yield
@@ -120,7 +120,7 @@ def runs(folder: str = "gpuprof-runs", offset: int = 0, limit: int = 50) -> str:
     """The runs recorded in a folder, the newest first: path, status, when it began, the command."""
     from gpuprof.interop.next_steps import after_runs
     from gpuprof.runfile import MANIFEST, read_json
-    from gpuprof.tracefile.run_paths import runs_in
+    from gpuprof.tracefile.run_folder.run_paths import runs_in
 
     if not Path(folder).is_dir():
         raise GpuprofError(f"{folder}: there is no such folder; call runs with the folder that gpuprof trace wrote to")
@@ -133,7 +133,7 @@ def runs(folder: str = "gpuprof-runs", offset: int = 0, limit: int = 50) -> str:
 def diagnose(path: str = "") -> str:
     """What bounds a training step, the mean step's budget and the findings, in less than 4 kB. path: a run's folder, a
     .json[.gz] trace, an .sqlite export, a folder of ranks or a URL; the latest run if empty. Times are nanoseconds."""
-    from gpuprof.diagnosis.brief import dumps
+    from gpuprof.diagnosis.written.brief import dumps
     from gpuprof.interop.next_steps import after_diagnosis
 
     found = _diagnosis(path)
@@ -224,7 +224,7 @@ def explain_tool(may_run: bool) -> Callable[..., str]:
         FILE:LINE, such as train.py:27: what that line costs; the list of all if empty. path: the recording that is
         meant (the latest run if empty); with it the last line says what comes next there."""
         from gpuprof.diagnosis.plug_ins import declarations
-        from gpuprof.report.explained import contents, explanation
+        from gpuprof.report.words.explained import contents, explanation
 
         findings = declarations()
         if not finding:
@@ -239,7 +239,7 @@ def _next_of_page(finding: str, path: str, may_run: bool) -> str:
     """The last line of a finding's page, as JSON after `next_steps: `; empty if no recording is named."""
     if not finding or not path:
         return ""
-    from gpuprof.cli.mcp_guard import NEXT_STEPS
+    from gpuprof.cli.shared.mcp_guard import NEXT_STEPS
     from gpuprof.interop.next_steps import after_page
     from gpuprof.report.untrusted import cleaned
 

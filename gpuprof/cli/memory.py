@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.printing import OfMemory, put
-from gpuprof.cli.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.output_paths import check_place
+from gpuprof.cli.shared.printing import OfMemory, put
+from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | N
     """Everything known about a run's memory. Raises UnreadableTrace if that is nothing."""
     from dataclasses import replace
 
-    from gpuprof.diagnosis.memory_section import memory_of
+    from gpuprof.diagnosis.memory.memory_section import memory_of
     from gpuprof.errors import UnreadableTrace
     from gpuprof.memory.load import load_memory, memory_file
 

@@ -47,7 +47,7 @@ def _line(line: str) -> Any:
 def _cell(shell: Any, line: str, cell: str) -> Any:
     """Runs the cell unchanged, and returns the diagnosis of what it trained."""
     import gpuprof
-    from gpuprof.cli.output import say
+    from gpuprof.cli.shared.output import say
     from gpuprof.record.cell import CellRecorder
 
     request = trace_without_click.parse([*shlex.split(line), "cell"])

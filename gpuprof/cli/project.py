@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import say, show, write
-from gpuprof.cli.recordings import RECORDING, given, reading
+from gpuprof.cli.shared.output import say, show, write
+from gpuprof.cli.shared.recordings import RECORDING, given, reading
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def command(
 
         write(dumps(found) + "\n")
     else:
-        from gpuprof.report.projection import render
+        from gpuprof.report.terminal.projection import render
 
         show(lambda width: render(found, width))
     return 0
@@ -108,7 +108,7 @@ def _with_arguments(path: str | None, given_arguments: tuple[str, ...], json: bo
     if json:
         write(dumps(document(SCHEMA, found)) + "\n")
     else:
-        from gpuprof.report.arguments_terminal import render
+        from gpuprof.report.terminal.arguments_terminal import render
 
         show(lambda width: render(found, width))
     return 0
@@ -122,7 +122,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 
 def _factor(here: Path, there: Path) -> float:
-    from gpuprof.projection.host import measured_factor
+    from gpuprof.projection.changes.host import measured_factor
 
     return measured_factor(_measurement(here), _measurement(there))
 

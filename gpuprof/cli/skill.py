@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.output import say, write
+from gpuprof.cli.shared.output import say, write
 from gpuprof.errors import GpuprofError
 
 NAME = "gpuprof"

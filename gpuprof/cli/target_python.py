@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpuprof.cli.output import say
+from gpuprof.cli.shared.output import say
 
 
 def target_python() -> str:

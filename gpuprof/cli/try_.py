@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.shared.output import GATE_FAILED, say, show, write
 from gpuprof.errors import GpuprofError
-from gpuprof.units import Code, Convention, Names, WholeSeconds
+from gpuprof.units import Convention, Names, WholeSeconds
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Finding
+    from gpuprof.diagnosis.result.diagnosis import Finding
     from gpuprof.record.command import Target
     from gpuprof.trial.fixes import Candidate
     from gpuprof.trial.subject import Subject
     from gpuprof.trial.trial import Trial
 
-GATE_FAILED: Convention[Code] = 1
 BUDGET = "5m"
 MOST_SHOWN: Convention[Names] = 5
 """Most paths named in a line of --list."""
@@ -315,7 +314,7 @@ def _print(trial: Trial, as_json: bool) -> None:
 
         write(dumps(trial) + "\n")
         return
-    from gpuprof.report.trial_terminal import render
+    from gpuprof.report.terminal.trial_terminal import render
 
     show(lambda width: render(trial, width))
 

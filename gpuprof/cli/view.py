@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, draw_roles, parsed, remark, whole_file
-from gpuprof.cli.output import say
-from gpuprof.cli.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.output import say
+from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.units import Code, Published
 
@@ -49,7 +49,7 @@ def command(
     if len(paths) == 1 and paths[0].lower().endswith(_REPORTS) and Path(paths[0]).is_file():
         show(Path(paths[0]).resolve().as_uri(), no_open)
         return 0
-    from gpuprof.cli.serve import server
+    from gpuprof.cli.shared.serve import server
 
     # The temporary file must be removed on SIGTERM, too: a shell ignores Ctrl-C for a command started with &.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -53,6 +53,12 @@ def dtype_code(type_name: str) -> int:
     return CODE[known[1]] if known and known[1] else UNKNOWN
 
 
+def format_of(type_name: str) -> str:
+    """The arithmetic format for this element type (bf16); empty without."""
+    known = _TYPES.get(type_name)
+    return known[1] or "" if known else ""
+
+
 def promoted(type_names: list[str]) -> str:
     """The type that an elementwise op on these gives: the widest; half with bfloat16 gives float, as in torch."""
     if not type_names:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.costs.arguments import Arguments, parse
-from gpuprof.costs.attention import attention, is_attention
-from gpuprof.costs.cache import kept_bytes
-from gpuprof.costs.convolution import convolution, is_convolution
 from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import UNKNOWN
-from gpuprof.costs.foreach import chunk_fill, is_over_lists, over_lists
-from gpuprof.costs.from_kernel_name import by_name
-from gpuprof.costs.gemm import gemm, is_matmul, template_gemm
+from gpuprof.costs.formulas.attention import attention, is_attention
+from gpuprof.costs.formulas.cache import kept_bytes
+from gpuprof.costs.formulas.convolution import convolution, is_convolution
+from gpuprof.costs.formulas.foreach import chunk_fill, is_over_lists, over_lists
+from gpuprof.costs.formulas.from_kernel_name import by_name
+from gpuprof.costs.formulas.gemm import gemm, is_matmul, template_gemm
+from gpuprof.costs.formulas.memory_ops import every_tensor_once, streaming
 from gpuprof.costs.hardware import Gpu
-from gpuprof.costs.memory_ops import every_tensor_once, streaming
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline

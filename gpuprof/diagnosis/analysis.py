@@ -17,12 +17,24 @@ import numpy as np
 from gpuprof.calibration import profiler as calibrated
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
-from gpuprof.diagnosis.baseline import RareStep
-from gpuprof.diagnosis.baseline_mismatch import fits_the_gpu, mismatch
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.cpu_step import CpuStep
-from gpuprof.diagnosis.cpu_times import cpu_step, on_cpu
-from gpuprof.diagnosis.diagnosis import (
+from gpuprof.diagnosis.idle.gaps import GapColumns, find_gaps
+from gpuprof.diagnosis.mean_step.baseline import RareStep
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.mean_step.iteration_steps import steps_per_iteration
+from gpuprof.diagnosis.mean_step.run_budget import Feed
+from gpuprof.diagnosis.mean_step.timed_steps import TimedSteps
+from gpuprof.diagnosis.recorded.baseline_mismatch import fits_the_gpu, mismatch
+from gpuprof.diagnosis.recorded.environment import environment_of, source_of
+from gpuprof.diagnosis.recorded.frozen_passes import FrozenPasses, find_frozen_passes
+from gpuprof.diagnosis.recorded.input_kind import trains_on_tokens, without_tokens
+from gpuprof.diagnosis.recorded.kernels import kernel_summary
+from gpuprof.diagnosis.recorded.limits import bound_parts
+from gpuprof.diagnosis.recorded.quality import judged, quality_of, with_issue
+from gpuprof.diagnosis.recorded.replayed import replayed
+from gpuprof.diagnosis.recorded.representative_steps import representative
+from gpuprof.diagnosis.recorded.shares import Shares, average_step, devices, profiler_cost
+from gpuprof.diagnosis.result.cpu_step import CpuStep
+from gpuprof.diagnosis.result.diagnosis import (
     Device,
     Diagnosis,
     Environment,
@@ -34,40 +46,28 @@ from gpuprof.diagnosis.diagnosis import (
     Source,
     Steps,
 )
-from gpuprof.diagnosis.environment import environment_of, source_of
-from gpuprof.diagnosis.frozen_passes import FrozenPasses, find_frozen_passes
-from gpuprof.diagnosis.gaps import GapColumns, find_gaps
-from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
-from gpuprof.diagnosis.iteration_steps import steps_per_iteration
-from gpuprof.diagnosis.kernels import kernel_summary
-from gpuprof.diagnosis.limits import bound_parts
-from gpuprof.diagnosis.quality import judged, quality_of, with_issue
-from gpuprof.diagnosis.replayed import replayed
-from gpuprof.diagnosis.representative_steps import representative
-from gpuprof.diagnosis.run import RunFacts, run_facts
-from gpuprof.diagnosis.run_budget import Feed
-from gpuprof.diagnosis.run_issues import run_issues
-from gpuprof.diagnosis.run_model import Run
-from gpuprof.diagnosis.sampled_phases import sampled_parts
+from gpuprof.diagnosis.result.run_model import Run
+from gpuprof.diagnosis.result.tables import Tables
+from gpuprof.diagnosis.run.cpu_times import cpu_step, on_cpu
+from gpuprof.diagnosis.run.run import RunFacts, run_facts
+from gpuprof.diagnosis.run.run_issues import run_issues
+from gpuprof.diagnosis.run.sampled_phases import sampled_parts
+from gpuprof.diagnosis.run.stack import Stack, stack_of
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
-from gpuprof.diagnosis.stack import Stack, stack_of
-from gpuprof.diagnosis.tables import Tables
-from gpuprof.diagnosis.timed_steps import TimedSteps
-from gpuprof.replay.build import build
+from gpuprof.replay.build.build import build
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import Schedule, in_loop, step_of
+from gpuprof.replay.unprofiled.profiler_fit import Removal
 from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.cpu.syncs import end_in_sync
 from gpuprof.timeline.nesting import climb, inside
-from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.unit import ITERATION, STEP, Unit
 from gpuprof.timeline.workload import Workload
-from gpuprof.tracefile.run import RunFolder
-from gpuprof.tracefile.samples import read_samples
+from gpuprof.tracefile.run_folder.run import RunFolder
+from gpuprof.tracefile.run_folder.samples import read_samples
 from gpuprof.tracefile.trace import F64, I64, Mask, Trace
 from gpuprof.units import Assumed, Share
 
@@ -150,7 +150,7 @@ class Analysis:
             return None, ()
         timeline = build_timeline(read.trace, read.asked.step, read.asked.skip)
         if read.named is not None:
-            from gpuprof.diagnosis.paired_recordings import both_kinds
+            from gpuprof.diagnosis.recorded.paired_recordings import both_kinds
 
             timeline, said = both_kinds(timeline, read.named, read.asked.step, read.asked.skip)
             return timeline, tuple(said)
@@ -411,8 +411,15 @@ class Analysis:
     def usual_step(self) -> str:
         """What a sentence that counts against the usual step calls it: `a step of 190 ms`, or `a usual step of 190 ms`
         where the mean step, which the headline states, is another."""
-        usual = duration(self.step_ns)
-        return f"{self.unit.a if usual == duration(self.mean_ns) else f'a usual {self.unit}'} of {usual}"
+        stated = duration(self.stated(self.step_ns))
+        return f"{self.unit.a if stated == duration(self.mean_ns) else f'a usual {self.unit}'} of {stated}"
+
+    def stated(self, ns: float) -> float:
+        """Part of the usual step, ns, in the step that sentences state: scaled to the mean step where both are shown as
+        one."""
+        if self.budget is None or self.budget.has_usual_step or not self.step_ns:
+            return ns
+        return ns * self.mean_ns / self.step_ns
 
     @cached_property
     def mean(self) -> MeanStep:

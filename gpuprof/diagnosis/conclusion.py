@@ -5,37 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.cpu_run import of_cpu_run
-from gpuprof.diagnosis.detect.collecting import collecting
-from gpuprof.diagnosis.detect.compiling import compiling_ns
-from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Profiler, Steps
-from gpuprof.diagnosis.doubts import doubts
-from gpuprof.diagnosis.estimate import estimate_devices
-from gpuprof.diagnosis.gaps import COLLECTING
-from gpuprof.diagnosis.hidden_work import hidden_ns
-from gpuprof.diagnosis.limits import part_shares
-from gpuprof.diagnosis.long_copy import copy_sentence
+from gpuprof.diagnosis.detect.compiled.compiling import compiling_ns
+from gpuprof.diagnosis.detect.cpu.collecting import collecting
+from gpuprof.diagnosis.fixes.predict import Fixes, fixes
+from gpuprof.diagnosis.fixes.trial_results import failures
+from gpuprof.diagnosis.idle.gaps import COLLECTING
+from gpuprof.diagnosis.idle.hidden_work import hidden_ns
+from gpuprof.diagnosis.idle.long_copy import copy_sentence
+from gpuprof.diagnosis.mean_step.budget import budget_of_recorded, in_words
+from gpuprof.diagnosis.mean_step.usual_wait import usual_wait
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.plug_ins import plug_ins
-from gpuprof.diagnosis.predict import Fixes, fixes
-from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
-from gpuprof.diagnosis.rest_of_step import first_cause
-from gpuprof.diagnosis.roofline import beyond_peak, summarize
-from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
-from gpuprof.diagnosis.shares import estimate, shares_of, with_excess, with_step
-from gpuprof.diagnosis.summary import summary
-from gpuprof.diagnosis.trial_results import failures
-from gpuprof.diagnosis.usual_wait import usual_wait
-from gpuprof.diagnosis.verdict import judge, slow_kind, with_doubts
+from gpuprof.diagnosis.recorded.limits import part_shares
+from gpuprof.diagnosis.recorded.quality import judged, no_verdict, with_issue
+from gpuprof.diagnosis.recorded.roofline import beyond_peak, summarize
+from gpuprof.diagnosis.recorded.shares import estimate, shares_of, with_excess, with_step
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Profiler, Steps
+from gpuprof.diagnosis.verdict.doubts import doubts
+from gpuprof.diagnosis.verdict.estimate import estimate_devices
+from gpuprof.diagnosis.verdict.rest_of_step import first_cause
+from gpuprof.diagnosis.verdict.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
+from gpuprof.diagnosis.verdict.summary import summary
+from gpuprof.diagnosis.verdict.verdict import judge, slow_kind, with_doubts
 from gpuprof.replay.cpu_waits import cpu_waits
-from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.noise import process_noise
-from gpuprof.replay.profiler_fit import Removal
-from gpuprof.timeline.cpu_compute import computes
-from gpuprof.timeline.gpu_concurrency import take_turns
+from gpuprof.replay.unprofiled.host_pace import pace_and_spread
+from gpuprof.replay.unprofiled.profiler_fit import Removal
+from gpuprof.timeline.cpu.cpu_compute import computes
+from gpuprof.timeline.gpu.gpu_concurrency import take_turns
 from gpuprof.units import Assumed, Share
 
 NAMED_CPU_SHARE: Assumed[Share] = 0.02

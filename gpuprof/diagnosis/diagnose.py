@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from gpuprof.diagnosis.analysis import Analysis, Question, analysis_of
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.plain_diagnosis import without_steps
-from gpuprof.diagnosis.quality import judged, of_start_up
-from gpuprof.diagnosis.run_issues import no_trace
+from gpuprof.diagnosis.recorded.quality import judged, of_start_up
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.run.run_issues import no_trace
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import samples_file
 from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
-from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.trace import Trace
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
     run = analysis.folder
     if run is None or not Path(run.path, samples_file(run.rank)).exists():
         return diagnosis
-    from gpuprof.diagnosis.gap_frames import with_frames
-    from gpuprof.diagnosis.host import host_of
-    from gpuprof.tracefile.samples import read_samples
+    from gpuprof.diagnosis.sampled.gap_frames import with_frames
+    from gpuprof.diagnosis.sampled.host import host_of
+    from gpuprof.tracefile.run_folder.samples import read_samples
 
     samples = read_samples(Path(run.path), run.rank)
     if samples is None:
@@ -107,7 +107,7 @@ def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
     trace = None if timeline is None else timeline.trace
     if run is None and (trace is None or not len(trace.memory)):
         return diagnosis
-    from gpuprof.diagnosis.memory_section import with_memory
+    from gpuprof.diagnosis.memory.memory_section import with_memory
 
     return with_memory(diagnosis, run, trace, timeline)
 

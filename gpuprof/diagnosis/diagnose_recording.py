@@ -13,8 +13,8 @@ from gpuprof.tracefile.recording import Recording, resolve
 from gpuprof.tracefile.traces_in_folder import is_digest
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
-    from gpuprof.diagnosis.gang import Gang
+    from gpuprof.diagnosis.detect.ranks.gang import Gang
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 
 def diagnose_recording(
@@ -41,7 +41,7 @@ def diagnose_recording(
         diagnosis = with_iteration(diagnosis)
     if gang is None:
         return diagnosis
-    from gpuprof.diagnosis.combine_ranks import with_ranks
+    from gpuprof.diagnosis.ranks.combine_ranks import with_ranks
 
     return with_ranks(diagnosis, gang)
 
@@ -61,7 +61,7 @@ def _ranks_of(recording: Recording, asked: Asked, progress: Progress | None) -> 
     """What several ranks show together; None for a single rank."""
     if recording.kind != "ranks":
         return None
-    from gpuprof.diagnosis.ranks import survey
+    from gpuprof.diagnosis.ranks.ranks import survey
 
     try:
         return survey(recording.traces, lambda path: read_trace(path, progress), asked.step, asked.skip)

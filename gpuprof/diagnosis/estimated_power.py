@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpuprof.costs.hardware import find
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.projection.cost import mean_power_w
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from gpuprof.diagnosis.detect.declaration import Declaration
-
-
-def key(text: str) -> str:
-    """A name without case, blanks and punctuation: `Gradient-Checkpointing` → `gradient_checkpointing`."""
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
 
 
 def without_numbers(name: str) -> str:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.diagnosis import (
+from gpuprof.diagnosis.estimated_power import with_estimate
+from gpuprof.diagnosis.findings import BUILT_IN
+from gpuprof.diagnosis.fixes.trial_results import with_measured
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.recorded.gap_summary import gap_summary
+from gpuprof.diagnosis.recorded.quality import judged, no_verdict
+from gpuprof.diagnosis.recorded.range_times import phase_activity, range_times
+from gpuprof.diagnosis.result.above_reach import AboveReach
+from gpuprof.diagnosis.result.diagnosis import (
     Combined,
     Considered,
     DeviceEstimate,
@@ -23,12 +29,6 @@ from gpuprof.diagnosis.diagnosis import (
     Verdict,
     Window,
 )
-from gpuprof.diagnosis.estimated_power import with_estimate
-from gpuprof.diagnosis.findings import BUILT_IN
-from gpuprof.diagnosis.gap_summary import gap_summary
-from gpuprof.diagnosis.quality import judged, no_verdict
-from gpuprof.diagnosis.range_times import phase_activity, range_times
-from gpuprof.diagnosis.trial_results import with_measured
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.timeline import Timeline

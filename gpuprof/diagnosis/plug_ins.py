@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpuprof.diagnosis.detect.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.record.patches import NAMES
 from gpuprof.units import Characters, Convention

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuprof.units import Bytes, Convention
+
 Sentences = tuple[str, ...]
 """Sentences, the most important first, so that a caller can take fewer."""
+GIB: Convention[Bytes] = 1 << 30
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 

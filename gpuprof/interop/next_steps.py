@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.fix import Patch
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.fix import Patch
 from gpuprof.record.redact import MASK
 from gpuprof.trial.fixes import Candidate, advised, lines_for
 from gpuprof.trial.patches import names

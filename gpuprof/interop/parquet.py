@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import dumps
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.written.diagnosis_json import dumps
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.interop.finding_spans import OURS, busy_share, found_lanes
 from gpuprof.interop.lanes import Lanes
 from gpuprof.interop.recording_spans import GPU, HOST, recorded_lanes

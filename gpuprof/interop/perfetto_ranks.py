@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.interop.perfetto import Taken, draw, events_of, first_event_ns, write_events
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.timeline.timeline import Timeline

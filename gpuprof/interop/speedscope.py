@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.interop.slices import Placement, place, preorder, separate_ranges
 from gpuprof.interop.trace_events import filled, json_text
 from gpuprof.timeline.phases import PHASES

@@ -19,7 +19,7 @@ UNUSED = "unused"
 class Owner:
     """Memory of one kind of owner."""
 
-    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
+    owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     bytes: int
     count: int
     """Allocations."""
@@ -37,7 +37,7 @@ class PhaseBytes:
 class Line:
     """Memory of one line of Python and one owner."""
 
-    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
+    owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     file: str | None
     """None: the stack has no frame of Python. Of a trace, the class of the module."""
@@ -107,7 +107,7 @@ class Steps:
 class Leak:
     """Memory of one line that grows each step."""
 
-    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
+    owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     file: str | None
     line: int | None
     function: str | None
@@ -171,7 +171,7 @@ class MemoryReport:
 class OwnerDifference:
     """What an owner holds more of at the second peak; negative: less."""
 
-    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
+    owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     before_bytes: int
     after_bytes: int
     bytes: Signed[int]
@@ -181,7 +181,7 @@ class OwnerDifference:
 class LineDifference:
     """What a line of Python holds more of at the second peak."""
 
-    owner: Annotated[str, OneOf(of="gpuprof.report.memory_words:NAMES")]
+    owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     file: str | None
     line: int | None
     function: str | None

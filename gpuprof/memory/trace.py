@@ -49,7 +49,7 @@ from gpuprof.tracefile.source import Issue, Source
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I32, I64, Trace
 from gpuprof.units import Code, Published
 
-_CUDA: Published[Code] = 1
+CUDA: Published[Code] = 1
 """Type of device of a GPU, as torch counts them."""
 _PHASES = {
     phases.FORWARD: FORWARD,
@@ -99,7 +99,7 @@ def has_events(trace: Trace) -> bool:
 
 def _usable(trace: Trace) -> np.ndarray:
     events = trace.memory
-    return (events.device_type == _CUDA) & (events.address != ABSENT) & (events.bytes != ABSENT)
+    return (events.device_type == CUDA) & (events.address != ABSENT) & (events.bytes != ABSENT)
 
 
 def _case(trace: Trace, timeline: Timeline | None, rows: I64, device: int) -> Case:
@@ -187,7 +187,7 @@ def _owner(phase: int, name: str) -> int:
 def _disagreements(trace: Trace, case: Case) -> list[Issue]:
     """Where the events do not add up to the totals that they carry: some were lost."""
     table = trace.memory
-    rows = np.flatnonzero((table.device_type == _CUDA) & (table.device == case.memory.device))
+    rows = np.flatnonzero((table.device_type == CUDA) & (table.device == case.memory.device))
     rows = rows[(table.address[rows] != ABSENT) & (table.bytes[rows] != ABSENT)]
     rows = rows[np.argsort(table.time_ns[rows], kind="stable")]
     total = table.allocated_bytes[rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprof.calibration import memory as memory_calibrated
-from gpuprof.projection.memory import CONTEXT_BYTES
+from gpuprof.projection.memory.memory import CONTEXT_BYTES
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.sustained_rates import Reach, reach_of

@@ -14,12 +14,12 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
+from gpuprof.projection.changes.host import SHOWN_FACTORS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
-from gpuprof.projection.footprint import footprint
-from gpuprof.projection.host import SHOWN_FACTORS
-from gpuprof.projection.memory import fit, share_that_fits
+from gpuprof.projection.memory.footprint import footprint
+from gpuprof.projection.memory.memory import fit, share_that_fits
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
 from gpuprof.projection.projection import (
     Asked,

@@ -11,13 +11,13 @@ import numpy as np
 from gpuprof.calibration import batch as batch_calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
-from gpuprof.projection.batch import Grown, another_batch, grown
-from gpuprof.projection.depth import stretched, times
-from gpuprof.projection.experts import rows_and_factor
-from gpuprof.projection.host import another_host
-from gpuprof.projection.kernels import Scaled, on_graph, scaled_kernels
-from gpuprof.projection.memory import Usage, usage
-from gpuprof.projection.per_sample_attention import rounds_of
+from gpuprof.projection.changes.batch import Grown, another_batch, grown
+from gpuprof.projection.changes.depth import stretched, times
+from gpuprof.projection.changes.experts import rows_and_factor
+from gpuprof.projection.changes.host import another_host
+from gpuprof.projection.changes.kernels import Scaled, on_graph, scaled_kernels
+from gpuprof.projection.changes.per_sample_attention import rounds_of
+from gpuprof.projection.memory.memory import Usage, usage
 from gpuprof.projection.question import Question
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained_rates import Reach, reach_of

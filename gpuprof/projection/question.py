@@ -9,8 +9,8 @@ from typing import Any
 
 from gpuprof.costs.hardware import Gpu
 from gpuprof.errors import GpuprofError
+from gpuprof.projection.changes.host import FACTOR_LIMITS
 from gpuprof.projection.gpu_names import gpu_named
-from gpuprof.projection.host import FACTOR_LIMITS
 from gpuprof.units import Convention, Ranks
 
 MOST_RANKS: Convention[Ranks] = 1024

@@ -8,9 +8,9 @@ import numpy as np
 
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.roofline import Roofline
-from gpuprof.projection.depth import Layers
-from gpuprof.projection.memory import RecordedMemory
-from gpuprof.projection.memory_fixes import MemoryFix
+from gpuprof.projection.changes.depth import Layers
+from gpuprof.projection.memory.memory import RecordedMemory
+from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.projection.projection import Interval
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep

@@ -10,8 +10,8 @@ import numpy as np
 from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Digest, Floats, Ints, Ways, previous, without_rows
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.order import in_order
-from gpuprof.timeline.collectives import Collectives
-from gpuprof.timeline.matching import Matched
+from gpuprof.timeline.collectives.collectives import Collectives
+from gpuprof.timeline.collectives.matching import Matched
 from gpuprof.tracefile.trace import ABSENT, U8, Mask
 from gpuprof.units import Assumed, Ratio
 

@@ -11,8 +11,8 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.assemble import assemble
 from gpuprof.ranks.digest_data import Digest
 from gpuprof.ranks.job import Job
-from gpuprof.timeline.collectives import CollectiveColumns, Collectives
-from gpuprof.timeline.matching import Matched, match
+from gpuprof.timeline.collectives.collectives import CollectiveColumns, Collectives
+from gpuprof.timeline.collectives.matching import Matched, match
 
 
 @dataclass(frozen=True, slots=True)

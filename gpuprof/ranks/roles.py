@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuprof.ranks.digest_data import Ints
 from gpuprof.ranks.job import Job
-from gpuprof.timeline.collectives import described_as
-from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
+from gpuprof.timeline.collectives.collectives import described_as
+from gpuprof.timeline.collectives.point_to_point import is_exchange, p2p_pair
 from gpuprof.tracefile.trace import ABSENT
 from gpuprof.units import Assumed, Times
 

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.ranks.digest_data import Ints
 from gpuprof.ranks.job import Job
 from gpuprof.ranks.roles import Roles
-from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
+from gpuprof.timeline.collectives.point_to_point import is_exchange, p2p_pair
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.digest_data import FORMAT_VERSION, LABELS, WORK, Digest, Doing, Labels, Own, Rows, Ways
-from gpuprof.timeline.collectives import KINDS
+from gpuprof.timeline.collectives.collectives import KINDS
 from gpuprof.units import Assumed, Bytes
 
 FORMAT = "gpuprof.digest"

@@ -1,8 +1,9 @@
 """One verdict for a job on several nodes: once its window has closed, each rank sends its digest to rank 0.
 
 Every node runs `gpuprof trace` with a run folder of its own; no disk has to be shared. What reads the recording of a
-node reduces each rank's trace to a digest (cli/several_nodes.py); a thread in the rank's process signs it and leaves it
-in the job's own store (or a shared folder), where the thread of rank 0 finds it. Rank 0 waits for a bounded time.
+node reduces each rank's trace to a digest (cli/shared/several_nodes.py); a thread in the rank's process signs it and
+leaves it in the job's own store (or a shared folder), where the thread of rank 0 finds it. Rank 0 waits for a bounded
+time.
 
 It happens only where the launch sets GPUPROF_TOKEN, with which the messages are signed.
 """
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 SHARED = "GPUPROF_SHARED"
 """Environment variable with a folder that all nodes share, used in place of the job's store; or with a URL, which the
-process that reads the recording uses, if its Python has the library for it (cli/several_nodes.py)."""
+process that reads the recording uses, if its Python has the library for it (cli/shared/several_nodes.py)."""
 WAIT = "GPUPROF_NODES_WAIT"
 """Environment variable with the seconds that rank 0 waits for the other ranks."""
 WAIT_S: Assumed[Seconds] = 60.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AFTER_S: Assumed[Seconds] = 3.0
 """Seconds for the other ranks to write what they know: their steps end at about the same time."""
-_START = "import sys; sys.path[0] = {root!r}; from gpuprof.cli.stall_verdict import main; main({folder!r})"
+_START = "import sys; sys.path[0] = {root!r}; from gpuprof.cli.shared.stall_verdict import main; main({folder!r})"
 
 
 class StallReader:

@@ -1,5 +1,5 @@
 """transformers.TrainingArguments and derived classes: the names of fields that the recorder reads and patches change.
-Which fields advice may name follows from the recording (`diagnosis/trainer_arguments.py`).
+Which fields advice may name follows from the recording (`diagnosis/run/trainer_arguments.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from gpuprof.costs.hardware import find, name_of
 from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, Graph, edges_of
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scaled
-from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
+from gpuprof.timeline.collectives.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 from gpuprof.units import Assumed, Gpus, Ns, Ratio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from gpuprof.replay.graph import (
     Graph,
 )
 from gpuprof.tracefile.compiled import compiled
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 
 def scale(
@@ -44,6 +44,16 @@ def scale(
 def scaled(graph: Graph, nodes: Mask, factor: float | F64) -> Graph:
     """The durations of some nodes times a factor (one for all, or one per node of the graph)."""
     return _lasting(graph, np.where(nodes, graph.duration_ns * factor, graph.duration_ns))
+
+
+def at_most(graph: Graph, parts: Sequence[tuple[Mask | I64, float]]) -> Graph:
+    """Nodes that take no more than a time together, each shortened by the same factor. parts: (nodes, ns)."""
+    duration = graph.duration_ns.copy()
+    for nodes, ns in parts:
+        now = float(duration[nodes].sum())
+        if now > 0:
+            duration[nodes] *= min(ns / now, 1.0)
+    return _lasting(graph, duration)
 
 
 def _lasting(graph: Graph, duration_ns: F64) -> Graph:

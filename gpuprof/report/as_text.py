@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.report.drawn import WIDTH, drawn
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration_range
+from gpuprof.report.terminal.drawn import WIDTH, drawn
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
-    from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
     from gpuprof.projection.projection import Projection
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The answer as `gpuprof diagnose` prints it."""
-    from gpuprof.report.terminal import render
+    from gpuprof.report.terminal.terminal import render
 
     return drawn(render(diagnosis, WIDTH))
 
 
 def comparison_text(comparison: Comparison) -> str:
     """As `gpuprof compare` prints it."""
-    from gpuprof.report.comparison_terminal import render
+    from gpuprof.report.terminal.comparison_terminal import render
 
     return drawn(render(comparison, WIDTH))
 
 
 def projection_text(projection: Projection) -> str:
     """As `gpuprof project` prints it."""
-    from gpuprof.report.projection import render
+    from gpuprof.report.terminal.projection import render
 
     return drawn(render(projection, WIDTH))
 
@@ -45,7 +45,7 @@ def finding_text(finding: Finding) -> str:
 
 def predicted(finding: Finding) -> str:
     """`26–51 ms a step, 2.2–4.0× as fast`."""
-    from gpuprof.report.fixes import step_after
+    from gpuprof.report.words.fixes import step_after
 
     gain = finding.speedup
     step = step_after(finding, finding.step_ns.expected * gain.expected / finding.work)

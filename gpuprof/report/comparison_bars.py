@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprof.diagnosis.comparison.comparison import Comparison, Term
-from gpuprof.diagnosis.step_parts import Bar, Part
-from gpuprof.report import comparison_words as words
+from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.report.words import comparison_words as words
 
 _COPIES = ("memcpy", "memset")
 

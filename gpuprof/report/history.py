@@ -18,7 +18,7 @@ from gpuprof.runfile import SUMMARY, read_json, write_json
 from gpuprof.units import Assumed, Cells, Convention, Entries, Ratio
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 SCHEMA = "gpuprof.history/1"
 ENTRY_SCHEMA = "gpuprof.history_entry/1"
@@ -52,8 +52,8 @@ class Entry:
 
 def entry(path: str, began: str | None, diagnosis: Diagnosis) -> Entry:
     """The entry of one diagnosis."""
-    from gpuprof.diagnosis.diagnosis_json import to_json
-    from gpuprof.report import words
+    from gpuprof.diagnosis.written.diagnosis_json import to_json
+    from gpuprof.report.words import words
 
     values = {name.removeprefix(PREFIX): value for name, value in scalars(to_json(diagnosis)).items()}
     return Entry(path, began, diagnosis.quality.status, words.label(diagnosis), values)

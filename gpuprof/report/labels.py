@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from gpuprof.diagnosis.budget_model import NAMES
-from gpuprof.diagnosis.step_parts import Part
+from gpuprof.diagnosis.mean_step.budget_model import NAMES
+from gpuprof.diagnosis.verdict.step_parts import Part
 
 STREAMS = "other streams"
 PARTS = MappingProxyType(

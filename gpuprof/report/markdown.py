@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuprof.diagnosis import step_parts
 from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.headline import headline, key
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.sentences import listed
-from gpuprof.report import comparison_words, fixes, labels, run_words, words
+from gpuprof.diagnosis.verdict import step_parts
+from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.report import labels
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
+from gpuprof.report.words import comparison_words, fixes, run_words, words
 from gpuprof.units import Convention, Rows, Share
 
 ROWS: Convention[Rows] = 5

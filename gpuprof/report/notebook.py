@@ -8,15 +8,16 @@ from collections.abc import Iterable, Sequence
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.headline import headline, key
-from gpuprof.diagnosis.step_parts import Bar, Part
-from gpuprof.report import fixes, host_words, labels, run_words, stepbar, words
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.verdict import step_parts
+from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.report import labels, stepbar
 from gpuprof.report.as_text import predicted
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
+from gpuprof.report.words import fixes, host_words, run_words, words
 from gpuprof.units import Convention, Rows, Share
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def finding_html(finding: Finding) -> str:
 
 def comparison_html(comparison: Comparison) -> str:
     """Both steps, what changed, and what the reader must know."""
-    from gpuprof.report import comparison_words
+    from gpuprof.report.words import comparison_words
 
     rows = [
         (

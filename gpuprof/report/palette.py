@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpuprof.diagnosis.budget_model import NAMES
+from gpuprof.diagnosis.mean_step.budget_model import NAMES
 from gpuprof.report import labels
 from gpuprof.report.stepbar import PAINTS
 

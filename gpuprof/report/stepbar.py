@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, Part
 from gpuprof.units import Convention, Share
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
-from gpuprof.timeline.graph_captures import captures, within
+from gpuprof.timeline.cpu.dispatch import has_ops, lacks_inner_ops
+from gpuprof.timeline.cpu.overhead import profiler_overhead
+from gpuprof.timeline.gpu.graph_captures import captures, within
 from gpuprof.timeline.intervals import clip
-from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.startup import MUCH_START_UP
 from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline

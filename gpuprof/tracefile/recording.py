@@ -17,11 +17,11 @@ from gpuprof import runfile
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
 from gpuprof.tracefile.nsys.address import split_process
-from gpuprof.tracefile.phase_logs import have_roles, holds_phase_logs
 from gpuprof.tracefile.read import Progress, read_trace
 from gpuprof.tracefile.remote import local_copy, state_of, traces_at, url_of
-from gpuprof.tracefile.run import RunFolder, read_run
-from gpuprof.tracefile.run_paths import find_run, holds_run, latest_run, runs_in
+from gpuprof.tracefile.run_folder.phase_logs import have_roles, holds_phase_logs
+from gpuprof.tracefile.run_folder.run import RunFolder, read_run
+from gpuprof.tracefile.run_folder.run_paths import find_run, holds_run, latest_run, runs_in
 from gpuprof.tracefile.trace import Trace
 from gpuprof.tracefile.traces_in_folder import passes, processes_in, traces_in
 

@@ -11,7 +11,7 @@ from gpuprof.runfile import NODES, open_regular
 from gpuprof.tracefile.nsys.address import with_process
 from gpuprof.tracefile.nsys.database import is_sqlite
 from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
-from gpuprof.tracefile.run_paths import find_run
+from gpuprof.tracefile.run_folder.run_paths import find_run
 
 _ENDINGS = ((".json", ".json.gz"), EXPORTS)
 """Suffixes of torch.profiler, else of Nsight Systems: the same steps recorded by both are not two ranks."""

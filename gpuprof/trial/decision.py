@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.detect.proposal import SURE_GAIN
+from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN
 from gpuprof.trial.trial import Interval
 from gpuprof.units import Assumed, Measured, Processes, Share
 

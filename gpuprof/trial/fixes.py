@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuprof.diagnosis.chance import probability, time_left
-from gpuprof.diagnosis.detect.proposal import CERTAIN_CHANCE, SURE_GAIN
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
+from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE, SURE_GAIN
+from gpuprof.diagnosis.fixes.chance import probability, time_left
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.patches import current, names, patch_for

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuprof.diagnosis.stack import Stack
+from gpuprof.diagnosis.run.stack import Stack
 from gpuprof.record.patches.context import Known, Settings
-from gpuprof.tracefile.program import Program
+from gpuprof.tracefile.run_folder.program import Program
 from gpuprof.trial.patches import patch_for
 from gpuprof.trial.trial import Fix
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuprof import runfile
-from gpuprof.diagnosis.chance import probability
-from gpuprof.diagnosis.detect.proposal import CERTAIN_CHANCE, SURE_GAIN
+from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE, SURE_GAIN
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-from gpuprof.diagnosis.diagnosis import Diagnosis, Range
-from gpuprof.diagnosis.more_workers import usual_workers, with_more_workers
+from gpuprof.diagnosis.fixes.chance import probability
+from gpuprof.diagnosis.fixes.more_workers import usual_workers, with_more_workers
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
 from gpuprof.tracefile.recording import resolve
-from gpuprof.tracefile.run import RunFolder, read_run
+from gpuprof.tracefile.run_folder.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate, saving
 from gpuprof.trial.own_flags import own_flags
 from gpuprof.trial.trial import Fix, Interval

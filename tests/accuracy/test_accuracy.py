@@ -16,7 +16,7 @@ from benchmarks import accuracy, accuracy_page, confidence, out_of_sample, trace
 from benchmarks.accuracy import Case, Result
 from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
-from gpuprof.report.fixes import RESOURCE_OF, why_first
+from gpuprof.report.words.fixes import RESOURCE_OF, why_first
 
 OWN = list(accuracy.pairs())
 """Programs that were timed before and after a change; their recordings are committed."""

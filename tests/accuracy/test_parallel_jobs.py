@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from helpers.parallel_jobs import MS, Job, run, step_ns, write
 
-from gpuprof.diagnosis.gang import Gang
-from gpuprof.diagnosis.ranks import survey
+from gpuprof.diagnosis.detect.ranks.gang import Gang
+from gpuprof.diagnosis.ranks.ranks import survey
 from gpuprof.tracefile.read import read_trace
 
 LAYOUTS = ("tensor_data", "tensor_pipeline", "fsdp", "hsdp")

@@ -7,8 +7,8 @@ import pytest
 from helpers.timeline import timeline_of
 from helpers.traces import shared_trace, shared_truth
 
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.shares import devices, profiler_cost
+from gpuprof.diagnosis.idle.gaps import find_gaps
+from gpuprof.diagnosis.recorded.shares import devices, profiler_cost
 
 
 @pytest.mark.parametrize("name", ["tiny_lora_small_batch", "moe_gptoss_expert_loop", "unsloth_llama1b"])

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.rank_jobs import MS, Shape, Slow, digests, programs, simulate
 from benchmarks.ranks import Outcome, outcomes
-from gpuprof.diagnosis.ranks import gang_of
+from gpuprof.diagnosis.ranks.ranks import gang_of
 
 SHAPES = (
     Shape(),

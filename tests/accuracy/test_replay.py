@@ -7,12 +7,12 @@ import pytest
 from helpers.timeline import timeline_of
 from helpers.traces import each_shared, shared_trace
 
-from gpuprof.diagnosis.replayed import replay_error
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.diagnosis.recorded.replayed import replay_error
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
-from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import simulate
+from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 
 H200 = (
     "dense8b_lora_compute", "tiny_lora_small_batch", "tiny_lora_small_batch_stack", "moe_gptoss_expert_loop",

@@ -13,8 +13,8 @@ import gpuprof
 from benchmarks import accuracy, trace_only
 from benchmarks.accuracy import Result
 from benchmarks.trace_only import Alone
-from gpuprof.replay.build import build
-from gpuprof.replay.profiler_cost import recorded_events
+from gpuprof.replay.build.build import build
+from gpuprof.replay.unprofiled.profiler_cost import recorded_events
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from helpers.rank_program import RankProgram
 from helpers.rank_program import write as write_ranks
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Issue
-from gpuprof.diagnosis.headline import headline, key
-from gpuprof.report import fixes
+from gpuprof.diagnosis.result.diagnosis import Issue
+from gpuprof.diagnosis.verdict.headline import headline, key
 from gpuprof.report.names import escape
 from gpuprof.report.palette import CAUSE_PAINTS
+from gpuprof.report.words import fixes
 
 pytest_plugins = ["helpers.browser"]
 

@@ -15,7 +15,7 @@ from helpers.hostile import IMAGE, PAYLOADS, SCRIPT
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Evidence, Finding, Issue, Range
+from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Evidence, Finding, Issue, Range
 from gpuprof.report.names import escape
 
 pytest_plugins = ["helpers.browser"]

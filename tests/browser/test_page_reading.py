@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 from helpers.browser import Report, Visit, until, words, write
 
-from gpuprof.diagnosis.diagnosis import Issue
-from gpuprof.report import fixes
+from gpuprof.diagnosis.result.diagnosis import Issue
+from gpuprof.report.words import fixes
 
 pytest_plugins = ["helpers.browser"]
 

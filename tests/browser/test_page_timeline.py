@@ -10,7 +10,7 @@ import pytest
 from helpers.browser import Report, Visit, shown_time, until, words
 from helpers.unpack import Event
 
-from gpuprof.diagnosis.detect.evidence import AND_ON, OUTSIDE
+from gpuprof.diagnosis.detect.cpu.evidence import AND_ON, OUTSIDE
 from gpuprof.report.names import shown_kernel
 from gpuprof.report.numbers import duration
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE

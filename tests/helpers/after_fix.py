@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.fixes.predicted_step import predict
 from helpers.program import US
 
 

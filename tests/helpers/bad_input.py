@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.diagnosis_json import schema
+from gpuprof.diagnosis.written.diagnosis_json import schema
 from helpers.command import in_process
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT

@@ -6,14 +6,14 @@ from pathlib import Path
 from types import ModuleType
 
 from gpuprof.diagnosis.analysis import Analysis, Question
-from gpuprof.diagnosis.detect.proposal import Proposal
-from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
-from gpuprof.diagnosis.stack import stack_of
-from gpuprof.replay.build import build
+from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.result.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
+from gpuprof.diagnosis.run.stack import stack_of
+from gpuprof.replay.build.build import build
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.profiler_fit import Removal, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.unprofiled.profiler_fit import Removal, remove_profiler
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.recording import resolve
 

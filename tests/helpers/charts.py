@@ -11,7 +11,7 @@ import json
 import pytest
 from plotly.graph_objects import Figure
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report import charts
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuprof.timeline.collectives import KINDS, CollectiveColumns, Collectives
+from gpuprof.timeline.collectives.collectives import KINDS, CollectiveColumns, Collectives
 from gpuprof.tracefile.trace import ABSENT
 
 

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, Range
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 

@@ -16,7 +16,7 @@ from isal import igzip
 
 from gpuprof.diagnosis import diagnose_recording
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.tracefile.recording import Recording, resolve
 from helpers.once import once
 from helpers.paths import ROOT, SHARED

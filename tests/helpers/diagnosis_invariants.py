@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.invariants import broken
 from gpuprof import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import to_json
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 
 
 def adds_up(diagnosis: Diagnosis) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuprof.diagnosis.analysis import Analysis, Question
-from gpuprof.diagnosis.diagnosis import (
+from gpuprof.diagnosis.result.diagnosis import (
     CategoryTime,
     CauseTime,
     Device,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuprof.diagnosis import host_places
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.sampled import host_places
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import Mask
 

@@ -106,8 +106,8 @@ def snapshots(folder: Path) -> tuple[list[bytes], str, Read]:
 
 def digests(folder: Path) -> tuple[list[bytes], str, Read]:
     """Digests of ranks, read back and replayed with that of another rank."""
-    from gpuprof.diagnosis.rank_digest import digest_of_trace
-    from gpuprof.diagnosis.ranks import gang_of
+    from gpuprof.diagnosis.ranks.rank_digest import digest_of_trace
+    from gpuprof.diagnosis.ranks.ranks import gang_of
     from gpuprof.ranks import storage
     from gpuprof.tracefile.read import read_trace
     from helpers.rank_program import RankProgram, write

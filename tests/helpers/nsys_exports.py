@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpuprof
-from gpuprof.report.terminal import render
+from gpuprof.report.terminal.terminal import render
 from gpuprof.tracefile.trace import KERNEL, MEMCPY, MEMSET
 from helpers.make_nsys import NsysBuilder, training
 from helpers.paths import SHARED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuprof.timeline.range_gpu_work import project
+from gpuprof.timeline.gpu.range_gpu_work import project
 from gpuprof.timeline.timeline import Timeline
 from helpers.make_nsys import MAIN
 

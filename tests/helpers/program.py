@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.result.run_model import Run
 from helpers.case import case_of
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"
 REST = re.compile(

@@ -7,8 +7,8 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import dumps, schema
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.written.diagnosis_json import dumps, schema
 
 VALIDATOR = Draft202012Validator(schema())
 

@@ -18,8 +18,8 @@ from helpers.trials import make_run, write_training
 from jsonschema import Draft202012Validator
 
 from benchmarks.agent_chain import BEGIN, CASES, END, PAGE, Case, Step, User, next_of, run_case
-from gpuprof.cli.mcp_guard import in_tools
-from gpuprof.diagnosis import brief
+from gpuprof.cli.shared.mcp_guard import in_tools
+from gpuprof.diagnosis.written import brief
 from gpuprof.interop.next_steps import after_trial
 from gpuprof.trial.trial_json import schema as trial_schema
 

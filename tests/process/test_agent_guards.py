@@ -13,7 +13,7 @@ import pytest
 from helpers.agent_client import client_of, texts
 from helpers.paths import ROOT
 
-from gpuprof.cli.mcp_guard import Merged
+from gpuprof.cli.shared.mcp_guard import Merged
 from gpuprof.report.untrusted import BEGIN, END, cleaned, fenced, unfenced
 
 TRACE = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"

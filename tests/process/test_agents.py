@@ -24,12 +24,12 @@ from helpers.trials import make_run, write_training
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
-from gpuprof.cli import mcp_try
 from gpuprof.cli.entry import COMMANDS
-from gpuprof.diagnosis import brief
+from gpuprof.cli.shared import mcp_try
 from gpuprof.diagnosis.comparison import brief as comparison_brief
 from gpuprof.diagnosis.comparison.comparison_json import schema as comparison_schema
 from gpuprof.diagnosis.findings import PAGES
+from gpuprof.diagnosis.written import brief
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.trial_json import schema as trial_schema
 

@@ -18,10 +18,10 @@ from helpers.paths import ROOT
 from helpers.quick import few
 from jsonschema import Draft202012Validator
 
-from gpuprof.cli import progress
-from gpuprof.cli.gates import CAUSES, SHARES, TIMES, measure, parse
-from gpuprof.diagnosis import gaps
-from gpuprof.diagnosis.diagnosis_json import schema
+from gpuprof.cli.shared import progress
+from gpuprof.cli.shared.gates import CAUSES, SHARES, TIMES, measure, parse
+from gpuprof.diagnosis.idle import gaps
+from gpuprof.diagnosis.written.diagnosis_json import schema
 
 MS = 1_000_000
 DIAGNOSES = "gpuprof.diagnosis.diagnose_recording.diagnose_recording"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from helpers.op_arguments import H200, PLAIN, arguments
 
-from gpuprof.costs.attention import _OPS, attention
-from gpuprof.costs.convolution import convolution
 from gpuprof.costs.dtypes import CODE
-from gpuprof.costs.elementwise import ARITY
-from gpuprof.costs.gemm import gemm
-from gpuprof.costs.memory_ops import streaming
+from gpuprof.costs.formulas.attention import _OPS, attention
+from gpuprof.costs.formulas.convolution import convolution
+from gpuprof.costs.formulas.elementwise import ARITY
+from gpuprof.costs.formulas.gemm import gemm
+from gpuprof.costs.formulas.memory_ops import streaming
 
 
 @pytest.fixture(scope="module")

@@ -49,14 +49,14 @@ def test_each_kind_names_its_tests(kind: str):
 def test_names_that_the_page_quotes_are_in_the_files():
     for name, path in (
         ("_MODULES", "gpuprof/diagnosis/findings/__init__.py"),
-        ("KINDS", "gpuprof/diagnosis/stack.py"),
-        ("_SAME", "gpuprof/diagnosis/stack.py"),
+        ("KINDS", "gpuprof/diagnosis/run/stack.py"),
+        ("_SAME", "gpuprof/diagnosis/run/stack.py"),
         ("def _wandb", "gpuprof/record/trackers.py"),
         ("NAMES", "gpuprof/record/patches/__init__.py"),
         ("NUMBER_KEYS", "gpuprof/tracefile/kineto/layout.py"),
         ("TEXT_KEYS", "gpuprof/tracefile/kineto/layout.py"),
         ("def make_server", "gpuprof/cli/mcp.py"),
-        ("PLACES", "gpuprof/cli/mcp_guard.py"),
+        ("PLACES", "gpuprof/cli/shared/mcp_guard.py"),
         ("READING", "tests/process/test_agents.py"),
     ):
         assert f"`{name.removeprefix('def ')}" in PAGE and name in (ROOT / path).read_text(encoding="utf-8"), name
@@ -114,7 +114,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tools = package / "cli" / "mcp.py"
     added(tools, "project, explain):", "project, explain, hello):")
     tools.write_text(tools.read_text() + '\n\ndef hello() -> str:\n    """Says hello."""\n    return "{}"\n')
-    same = package / "diagnosis" / "stack.py"
+    same = package / "diagnosis" / "run" / "stack.py"
     added(same, '("allow_tf32",)', '("allow_tf32", "quick_matmul")')
     charts = package / "report" / "charts"
     (charts / "paces.py").write_text(CHART)
@@ -211,7 +211,7 @@ def test_a_tool_is_added(copy: Path):
 @pytest.mark.slow
 def test_the_name_of_a_flag_is_added(copy: Path):
     said = python(copy, "-c", (
-        "from gpuprof.tracefile.program import Flag, Program; from gpuprof.trial.fixes import parse;"
+        "from gpuprof.tracefile.run_folder.program import Flag, Program; from gpuprof.trial.fixes import parse;"
         " from gpuprof.trial.own_flags import own_flags;"
         " program = Program(flags=(Flag(('--quick-matmul',), 'switch'),));"
         " print(own_flags(parse('tf32')[0], program, ['python', 'train.py']))"

@@ -15,7 +15,7 @@ from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.diagnosis_json import schema as diagnosis_schema
+from gpuprof.diagnosis.written.diagnosis_json import schema as diagnosis_schema
 from gpuprof.memory.memory_json import schema
 
 RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"

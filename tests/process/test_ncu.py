@@ -14,13 +14,13 @@ from helpers import stand_in_ncu
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.largest_kernels import MOST_LAUNCHES, largest_kernels, own_name
+from gpuprof.diagnosis.counters.largest_kernels import MOST_LAUNCHES, largest_kernels, own_name
 from gpuprof.errors import GpuprofError
 from gpuprof.nsight.compute import candidates, count_command, find_ncu, why_none
 from gpuprof.tracefile.trace import KERNEL
 
 ROOT = Path(__file__).parents[2]
-RECORDING = ROOT / "scenarios" / "cases" / "dummy_vision" / "recording"
+RECORDING = ROOT / "scenarios" / "cases" / "shared_prompt" / "recording"
 TARGET = "import os, sys; print(sys.argv[1], os.environ['GPUPROF_COUNTED'])\n"
 
 

@@ -24,8 +24,8 @@ from helpers.trainings import MODEL
 from helpers.warm_torch import warm_python
 
 import gpuprof
-from gpuprof.cli import after_recording, several_nodes
-from gpuprof.diagnosis.rank_digests import write_digest
+from gpuprof.cli.shared import after_recording, several_nodes
+from gpuprof.diagnosis.ranks.rank_digests import write_digest
 from gpuprof.runfile import EXCHANGE, NODES, digest_file, read_json
 
 need("torch")

@@ -22,8 +22,8 @@ from helpers.trials import tried
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis import plug_ins
-from gpuprof.diagnosis.diagnosis_json import schema
 from gpuprof.diagnosis.findings import BUILT_IN
+from gpuprof.diagnosis.written.diagnosis_json import schema
 
 EXAMPLE = ROOT / "examples" / "plug_in"
 ENTRY = 'zeroed_gradients = "zeroed_gradients.finding:FINDING"'
@@ -173,8 +173,8 @@ def test_a_finding_that_raises_takes_no_other_with_it(tmp_path: Path):
     site.mkdir()
     installed(site, raising="raising = raising:FINDING")
     code = """
-        from gpuprof.diagnosis.detect.declaration import Declaration
-        from gpuprof.diagnosis.detect.proposal import Page
+        from gpuprof.diagnosis.detect.declared.declaration import Declaration
+        from gpuprof.diagnosis.detect.declared.proposal import Page
 
         def find(case):
             raise ZeroDivisionError

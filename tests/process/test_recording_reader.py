@@ -13,7 +13,7 @@ import pytest
 from helpers.paths import ROOT
 
 from gpuprof import runfile
-from gpuprof.cli.after_recording import main
+from gpuprof.cli.shared.after_recording import main
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.recording_reader import RecordingReader
 from gpuprof.record.signals import OURS

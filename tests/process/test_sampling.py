@@ -23,8 +23,8 @@ from helpers.trainings import Run, trace
 from jsonschema import Draft202012Validator
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis_json import schema, to_json
-from gpuprof.report.terminal import plain
+from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
+from gpuprof.report.terminal.terminal import plain
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]

@@ -8,10 +8,10 @@ import pytest
 from helpers.installed import need
 from helpers.trainings import trace
 
-from gpuprof.diagnosis.run import run_facts
+from gpuprof.diagnosis.run.run import run_facts
 from gpuprof.replay.loader_queue import fed_step_ns
 from gpuprof.replay.mean_step import slowed_by_sharing
-from gpuprof.tracefile.run import read_run
+from gpuprof.tracefile.run_folder.run import read_run
 
 need("torch")
 

@@ -13,7 +13,7 @@ from helpers.trials import make_run, write_training
 from helpers.warm_torch import warm_python
 
 from gpuprof.cli import try_
-from gpuprof.diagnosis.fix import Patch
+from gpuprof.diagnosis.result.fix import Patch
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.trial import run as trial
@@ -62,7 +62,7 @@ def test_what_settles_a_fix_can_be_pasted(patch: Patch, whole: bool, run: Path, 
 
 
 def test_what_has_to_be_made_by_hand_first_is_not_tried_from_outside():
-    from gpuprof.diagnosis.diagnosis import Finding, Range
+    from gpuprof.diagnosis.result.diagnosis import Finding, Range
 
     gain = Range(1.0, 1.2, 1.4)
     chain = Finding(

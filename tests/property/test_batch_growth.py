@@ -8,7 +8,7 @@ from helpers.budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.projection.weights import shapes_of
+from gpuprof.projection.changes.weights import shapes_of
 
 anything = st.recursive(
     st.none() | st.integers(-2, 9) | st.text(max_size=3) | st.booleans(), lambda one: st.lists(one, max_size=3)

@@ -12,10 +12,10 @@ from helpers.program import MS, US, Program
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.hidden_work import hidden_ns
-from gpuprof.diagnosis.share_verdict import bound_of_shares, gains_of_shares
-from gpuprof.diagnosis.shares import average_step, devices
+from gpuprof.diagnosis.idle.gaps import find_gaps
+from gpuprof.diagnosis.idle.hidden_work import hidden_ns
+from gpuprof.diagnosis.recorded.shares import average_step, devices
+from gpuprof.diagnosis.verdict.share_verdict import bound_of_shares, gains_of_shares
 from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 

@@ -10,9 +10,9 @@ from helpers.present import present
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.budget import Stretch, attributed, budget, in_words, mean_ahead
-from gpuprof.diagnosis.timed_steps import timed_steps
-from gpuprof.diagnosis.unseen_lengths import unseen_lengths
+from gpuprof.diagnosis.mean_step.budget import Stretch, attributed, budget, in_words, mean_ahead
+from gpuprof.diagnosis.mean_step.timed_steps import timed_steps
+from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import (
     AFTERMATH_NS,
     MOST_STEPS,

@@ -23,9 +23,9 @@ from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.findings import BUILT_IN
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.timeline.categories import CATEGORIES
-from gpuprof.timeline.exclusive_time import exclusive_ns
+from gpuprof.timeline.cpu.exclusive_time import exclusive_ns
 from gpuprof.timeline.phases import PHASES
 
 

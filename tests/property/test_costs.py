@@ -10,10 +10,10 @@ from helpers.present import present
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.costs.cache import kept_bytes, rereads
 from gpuprof.costs.ceilings import ceilings
 from gpuprof.costs.dtypes import CODE, UNKNOWN
-from gpuprof.costs.gemm import traffic
+from gpuprof.costs.formulas.cache import kept_bytes, rereads
+from gpuprof.costs.formulas.gemm import traffic
 from gpuprof.costs.split import NO_BOUND, split
 from gpuprof.costs.work import KernelWork
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.detect.evidence import APART_NS, _stretches
+from gpuprof.diagnosis.detect.cpu.evidence import APART_NS, _stretches
 
 PIECES = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 8), st.integers(0, 6)), min_size=1, max_size=30

@@ -30,7 +30,7 @@ from helpers.quick import few
 
 import gpuprof
 from gpuprof import Diagnosis, GpuprofError
-from gpuprof.diagnosis.diagnosis_json import dumps
+from gpuprof.diagnosis.written.diagnosis_json import dumps
 from gpuprof.tracefile.kineto.reader import read_kineto
 from gpuprof.tracefile.kineto.source import GZIP_MAGIC
 

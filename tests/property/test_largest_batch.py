@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.costs.hardware import find
-from gpuprof.projection.activations import Recorded
-from gpuprof.projection.memory import RecordedMemory, fit, usage
+from gpuprof.projection.memory.activations import Recorded
+from gpuprof.projection.memory.memory import RecordedMemory, fit, usage
 
 
 @budget(50)

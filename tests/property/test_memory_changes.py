@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.memory_remedies import memory_fixes
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.activations import Loss, Recorded
-from gpuprof.projection.footprint import Footprint
-from gpuprof.projection.memory import RecordedMemory
-from gpuprof.projection.memory_fixes import recorded_footprint
+from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.activations import Loss, Recorded
+from gpuprof.projection.memory.footprint import Footprint
+from gpuprof.projection.memory.memory import RecordedMemory
+from gpuprof.projection.memory.memory_fixes import recorded_footprint
 
 GIB = 2**30
 

@@ -19,7 +19,7 @@ from helpers.timeline import timeline_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.timeline.activity import activity
+from gpuprof.timeline.gpu.activity import activity
 
 TOKENS = ("open", "close", "launch", "launch", "autograd", "autograd", "side open", "side close")
 

@@ -12,8 +12,8 @@ from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
 from gpuprof.replay.graph import (
     NEVER,
 )

@@ -39,10 +39,10 @@ from helpers.replay_oracle import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
+from gpuprof.replay.build.queues import QUEUE_ITEMS
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.queues import QUEUE_ITEMS
 from gpuprof.replay.simulate import Schedule, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline, build_timeline

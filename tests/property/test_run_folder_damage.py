@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis_json import dumps
+from gpuprof.diagnosis.written.diagnosis_json import dumps
 from gpuprof.errors import GpuprofError
 from gpuprof.report.notebook import diagnosis_html
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 
 PROGRAM = {
     "trainer": {"class": "Trainer", "module": "transformers.trainer", "bases": ["a.B"]},

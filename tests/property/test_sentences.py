@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.evidence import MOST_PARTS, spans
-from gpuprof.diagnosis.diagnosis import Kernels
-from gpuprof.diagnosis.rest_of_step import MOST_OF_REST, rest_of_step
+from gpuprof.diagnosis.detect.cpu.evidence import MOST_PARTS, spans
+from gpuprof.diagnosis.result.diagnosis import Kernels
+from gpuprof.diagnosis.verdict.rest_of_step import MOST_OF_REST, rest_of_step
 
 KERNELS = Kernels(300, 100.0, 0, 3_000, 0, (), (), (), ())
 idle = st.dictionaries(st.sampled_from(sorted(SUBJECTS)), st.integers(1_000, 10**9), min_size=1)

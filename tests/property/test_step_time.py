@@ -8,7 +8,7 @@ from helpers.budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.baseline import line, step_time
+from gpuprof.diagnosis.mean_step.baseline import line, step_time
 
 amounts = st.lists(
     st.tuples(st.floats(1e6, 1e9), st.integers(1, 1_000_000)), min_size=3, max_size=40, unique_by=lambda row: row[1]

@@ -6,7 +6,7 @@ import pytest
 from helpers.paths import ROOT
 from helpers.timeline import timeline_of
 
-from gpuprof.projection.weights import on_weights, weight_shapes
+from gpuprof.projection.changes.weights import on_weights, weight_shapes
 
 
 def test_a_full_fine_tune_with_float32_weights_under_autocast():

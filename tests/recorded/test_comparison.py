@@ -14,7 +14,6 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from benchmarks import fixed_pairs
-from gpuprof.diagnosis.baseline import step_time
 from gpuprof.diagnosis.comparison.compare import (
     compare,
     compare_steps,
@@ -30,9 +29,10 @@ from gpuprof.diagnosis.comparison.significance import (
 from gpuprof.diagnosis.detect.pair.cells import busy_shares
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.diagnosis import Measured
+from gpuprof.diagnosis.mean_step.baseline import step_time
+from gpuprof.diagnosis.result.diagnosis import Measured
 from gpuprof.errors import GpuprofError
-from gpuprof.report.comparison_words import prediction
+from gpuprof.report.words.comparison_words import prediction
 from gpuprof.timeline.devices import COMPUTE
 from gpuprof.timeline.timeline import build_timeline
 

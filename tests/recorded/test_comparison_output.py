@@ -15,15 +15,15 @@ from helpers.hostile import PAYLOADS
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from gpuprof.cli.comparison_gates import METRICS, Outcome, judge, parse
+from gpuprof.cli.shared.comparison_gates import METRICS, Outcome, judge, parse
 from gpuprof.diagnosis.comparison.comparison import Comparison, Note, Significance, Work
 from gpuprof.diagnosis.comparison.comparison_json import schema
 from gpuprof.errors import GpuprofError
 from gpuprof.report import comparison_bars as bars
-from gpuprof.report import comparison_words as words
-from gpuprof.report.comparison_terminal import render
 from gpuprof.report.page.comparison import render as page
 from gpuprof.report.page.file import is_report, write_comparison
+from gpuprof.report.terminal.comparison_terminal import render
+from gpuprof.report.words import comparison_words as words
 
 BIDI = "\u202eevil\u202c"
 TINY, COMPILED = PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz"

@@ -18,7 +18,7 @@ from helpers.quick import few
 from helpers.timeline import timeline_of
 from helpers.traces import RUNS, WHOLE, each_shared, resolve, shared_trace
 
-from gpuprof.replay.build import build as build_graph
+from gpuprof.replay.build.build import build as build_graph
 from gpuprof.replay.graph import NEVER
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline

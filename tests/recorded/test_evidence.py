@@ -8,7 +8,7 @@ from helpers.paths import ROOT
 from helpers.present import present
 from helpers.quick import few
 
-from gpuprof.diagnosis.detect.evidence import AND_ON, BEGIN_NS, NAMING_OP_SHARE
+from gpuprof.diagnosis.detect.cpu.evidence import AND_ON, BEGIN_NS, NAMING_OP_SHARE
 
 RUNS = ROOT / "tests" / "data" / "runs"
 

@@ -30,8 +30,8 @@ from jsonschema import Draft7Validator
 
 import gpuprof
 from gpuprof.cli.entry import main
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.interop.perfetto import write_perfetto
 from gpuprof.interop.slices import place, preorder

@@ -13,7 +13,8 @@ from helpers.traces import RUNS, each_shared, shared_trace
 
 import gpuprof
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
+from gpuprof.diagnosis.detect.batches import batch_scaling
+from gpuprof.diagnosis.detect.compiled import compiled_passes
 from gpuprof.diagnosis.findings import (
     FINDINGS,
     adapter_casts,
@@ -38,8 +39,8 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.predict import LEAST_GAIN, fixes
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.fixes.predict import LEAST_GAIN, fixes
+from gpuprof.diagnosis.fixes.predicted_step import predict
 
 ON_THE_HOST = (
     compile,

@@ -18,18 +18,18 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
-from gpuprof.diagnosis.detect.own_lines import own_lines
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import schema, to_json
-from gpuprof.diagnosis.host import explain_line
-from gpuprof.diagnosis.host_places import host_work
+from gpuprof.diagnosis.detect.cpu.own_lines import own_lines
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.sampled.host import explain_line
+from gpuprof.diagnosis.sampled.host_places import host_work
+from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.record.scalars import scalars
-from gpuprof.report import fixes
-from gpuprof.report.explained import explanation
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words import fixes
+from gpuprof.report.words.explained import explanation
 from gpuprof.timeline.phases import PHASES
-from gpuprof.tracefile.samples import read_samples
+from gpuprof.tracefile.run_folder.samples import read_samples
 from gpuprof.tracefile.trace import Mask
 
 RUNS = ROOT / "tests" / "data" / "runs"

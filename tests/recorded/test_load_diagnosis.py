@@ -15,10 +15,10 @@ from helpers.valid_json import is_valid
 
 import gpuprof
 from benchmarks.same_json import recordings
-from gpuprof.diagnosis.brief import dumps as brief
-from gpuprof.diagnosis.diagnosis_json import dumps, to_json
+from gpuprof.diagnosis.written.brief import dumps as brief
+from gpuprof.diagnosis.written.diagnosis_json import dumps, to_json
 from gpuprof.report.markdown import diagnosis as markdown
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 
 OWN = dict(recordings(None))
 QUICK = (

@@ -7,7 +7,7 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT, SHARED
 from helpers.present import present
 
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
 
 MS = 1e6
 

@@ -13,7 +13,7 @@ from helpers.present import present
 
 import gpuprof
 from gpuprof.cli.entry import main
-from gpuprof.diagnosis.diagnosis_json import to_json
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import build_timeline
 

@@ -15,11 +15,12 @@ from rich.console import Console, Group
 
 import gpuprof
 from gpuprof import Diagnosis
-from gpuprof.report import comparison_terminal, comparison_words, words
-from gpuprof.report import projection as projection_report
 from gpuprof.report.page.comparison import render as render_comparison
 from gpuprof.report.page.html import render
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal import comparison_terminal
+from gpuprof.report.terminal import projection as projection_report
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words import comparison_words, words
 
 
 def diagnosed(made: TraceBuilder, folder: Path) -> Diagnosis:

@@ -24,12 +24,12 @@ from gpuprof.costs.measured_rates import Measurement
 from gpuprof.costs.split import MEMORY
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.batch import grown
+from gpuprof.projection.changes.batch import grown
+from gpuprof.projection.changes.host import another_host, measured_factor
+from gpuprof.projection.changes.kernels import scaled_kernels
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.gpu_names import gpu_named, variant_note
-from gpuprof.projection.host import another_host, measured_factor
-from gpuprof.projection.kernels import scaled_kernels
 from gpuprof.projection.project import project
 from gpuprof.projection.projected_step import ProjectedStep, combined
 from gpuprof.projection.projection import Interval, Price

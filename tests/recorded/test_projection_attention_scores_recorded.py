@@ -7,8 +7,8 @@ import pytest
 from helpers.diagnosed import diagnosed
 
 from gpuprof.diagnosis.projection_input.subject import subject_of
-from gpuprof.projection.attention_scores import on_attention_scores, score_elements
-from gpuprof.projection.batch import event_growth
+from gpuprof.projection.changes.attention_scores import on_attention_scores, score_elements
+from gpuprof.projection.changes.batch import event_growth
 from gpuprof.timeline.categories import CATEGORIES
 from scenarios import catalogue
 

@@ -14,14 +14,14 @@ from helpers.timeline import timeline_of
 from helpers.traces import shared_trace
 
 import gpuprof
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
 from gpuprof.replay.collectives import (
     communication_cause,
     model_collectives,
 )
-from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
+from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 
 
 def pair() -> tuple[list[Path], dict]:

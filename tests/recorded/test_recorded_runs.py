@@ -14,9 +14,9 @@ from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import dumps, schema
-from gpuprof.tracefile.run import read_run
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.written.diagnosis_json import dumps, schema
+from gpuprof.tracefile.run_folder.run import read_run
 
 RUNS = ROOT / "tests" / "data" / "runs"
 TRUTH = json.loads((RUNS / "truth.json").read_text())["programs"]

@@ -8,13 +8,13 @@ from helpers.timeline import timeline_of
 from helpers.traces import COMMITTED, shared_trace
 
 from benchmarks import replay as benchmark
-from gpuprof.diagnosis.replayed import replay_error
-from gpuprof.diagnosis.representative_steps import representative
-from gpuprof.replay.build import build
+from gpuprof.diagnosis.recorded.replayed import replay_error
+from gpuprof.diagnosis.recorded.representative_steps import representative
+from gpuprof.replay.build.build import build
 from gpuprof.replay.graph import DEVICE, Graph
-from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
+from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 
 
 def slower_kernels(graph: Graph) -> float:

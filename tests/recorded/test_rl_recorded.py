@@ -8,10 +8,10 @@ from helpers.paths import ROOT
 import gpuprof
 from benchmarks.rl_measured import foretold, held, phase_ratios, phases_predicted, predicted, results
 from benchmarks.rl_parts import CHANGES, TRACED
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.iteration_model import Iteration
-from gpuprof.report import words
-from gpuprof.report.above_words import lines
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.iteration_model import Iteration
+from gpuprof.report.words import words
+from gpuprof.report.words.above_words import lines
 
 RECORDED = ROOT / "tests" / "data" / "rl"
 AGAIN = RECORDED / "again"

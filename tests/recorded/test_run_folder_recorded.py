@@ -9,9 +9,9 @@ from helpers.make_run import MS, RECORDING, UNPROFILED_MS, usual_run
 from helpers.valid_json import is_valid
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.notebook import diagnosis_html
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 
 
 @pytest.fixture(scope="module")

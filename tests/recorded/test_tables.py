@@ -13,7 +13,7 @@ from helpers.paths import ROOT
 from rich.console import Console
 
 import gpuprof
-from gpuprof.diagnosis.fix import FixLine
+from gpuprof.diagnosis.result.fix import FixLine
 from gpuprof.errors import GpuprofError
 from gpuprof.report.page import content
 

@@ -12,7 +12,7 @@ from helpers.present import present
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.findings import channels_last, frozen_encoder
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.fixes.predicted_step import predict
 
 VISION = ROOT / "tests" / "data" / "vision"
 TRUTH = json.loads((VISION / "truth.json").read_text())["runs"]

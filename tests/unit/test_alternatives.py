@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from helpers.program import PLAIN, US, Program
 
-from gpuprof.diagnosis import predict
-from gpuprof.diagnosis.alternatives import leaders_first
 from gpuprof.diagnosis.analysis import Change
-from gpuprof.diagnosis.detect.proposal import Proposal
-from gpuprof.diagnosis.diagnosis import Finding
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.fixes import predict
+from gpuprof.diagnosis.fixes.alternatives import leaders_first
+from gpuprof.diagnosis.result.diagnosis import Finding
+from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.tracefile.trace import Mask
 
 

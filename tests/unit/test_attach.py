@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuprof.attach import jobs
 from gpuprof.attach.kept import KeptRun, measured, shrink, to_shrink
 from gpuprof.attach.watching import StepReader
-from gpuprof.cli.watch_recordings import what_changed
+from gpuprof.cli.shared.watch_recordings import what_changed
 from gpuprof.record import local_channel
 from gpuprof.record.options import DEFAULTS, why_not
 

@@ -10,7 +10,7 @@ from helpers.program import BF16, FLOAT, GB, MS, Program
 
 import gpuprof
 from gpuprof.calibration.kernels import AUTOCAST_FP32_REACHED
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 V100 = {"id": 0, "name": "Tesla V100-SXM2-32GB", "totalGlobalMem": 32 * GB, "numSms": 80, "computeMajor": 7}
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 80 * GB, "numSms": 108, "computeMajor": 8}

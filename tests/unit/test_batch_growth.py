@@ -13,9 +13,9 @@ from helpers.program import BF16, PLAIN, PRODUCT, US, Program
 from helpers.timeline import timeline_of
 
 from gpuprof.costs.roofline import roofline
-from gpuprof.projection import weights
-from gpuprof.projection.batch import event_growth
-from gpuprof.projection.weights import on_weights
+from gpuprof.projection.changes import weights
+from gpuprof.projection.changes.batch import event_growth
+from gpuprof.projection.changes.weights import on_weights
 
 FULL = [100_000, 1, 1]
 """Blocks enough for any GPU: more work takes longer."""

@@ -10,8 +10,8 @@ import pytest
 from helpers import make_diagnosis as made
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.brief import LARGEST_BYTES, dumps, schema
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, GpuName, Issue, Quality, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, GpuName, Issue, Quality, Range
+from gpuprof.diagnosis.written.brief import LARGEST_BYTES, dumps, schema
 
 
 def read(diagnosis: Diagnosis) -> dict:

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gpuprof.diagnosis.budget_model import NAMES
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
+from gpuprof.diagnosis.mean_step.budget_model import NAMES
 from gpuprof.report import palette
 from gpuprof.report.stepbar import PAINTS
 from gpuprof.timeline.categories import CATEGORIES

@@ -17,7 +17,7 @@ from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from helpers.paths import ROOT
 from helpers.present import present
 
-from gpuprof.diagnosis.diagnosis import Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Finding, Range
 from gpuprof.report import charts
 from gpuprof.report.charts.style import number, plain
 

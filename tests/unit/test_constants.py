@@ -44,7 +44,7 @@ def test_a_share_lies_between_0_and_1():
 
 def test_a_measured_number_says_what_it_was_measured_on():
     silent = [one.key for one in OWN if one.status == "Measured" and not one.text]
-    assert set(silent) <= {"gpuprof/diagnosis/rank_digests.py:WORKER_BYTES"}, "its text is below the next number"
+    assert set(silent) <= {"gpuprof/diagnosis/ranks/rank_digests.py:WORKER_BYTES"}, "its text is below the next number"
 
 
 def test_what_is_no_entry_is_found():

@@ -12,15 +12,15 @@ from helpers.present import present
 from helpers.timeline import timeline_of
 
 from gpuprof.costs.arguments import Tensor, parse
-from gpuprof.costs.attention import attention
 from gpuprof.costs.ceilings import ceilings
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, UNKNOWN
-from gpuprof.costs.foreach import CHUNK_ELEMENTS, chunk_fill, over_lists
-from gpuprof.costs.from_kernel_name import by_name
-from gpuprof.costs.gemm import function_name, gemm, tile
+from gpuprof.costs.formulas.attention import attention
+from gpuprof.costs.formulas.foreach import CHUNK_ELEMENTS, chunk_fill, over_lists
+from gpuprof.costs.formulas.from_kernel_name import by_name
+from gpuprof.costs.formulas.gemm import function_name, gemm, tile
+from gpuprof.costs.formulas.memory_ops import streaming
 from gpuprof.costs.hardware import find
-from gpuprof.costs.memory_ops import streaming
 from gpuprof.costs.roofline import roofline
 from gpuprof.costs.split import NO_BOUND, PARTS, split
 from gpuprof.costs.work import KernelWork, kernel_work

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from gpuprof import diagnose
 from gpuprof.cli.diagnose import command
-from gpuprof.diagnosis.counters import with_counters
-from gpuprof.diagnosis.diagnosis_json import to_json
+from gpuprof.diagnosis.counters.counters import with_counters
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.errors import GpuprofError
-from gpuprof.report.counters_words import lines
+from gpuprof.report.words.counters_words import lines
 from gpuprof.tracefile.nsight_compute import DRAM, DURATION, ISSUE, SM, TENSOR, read_counters
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces" / "h200"

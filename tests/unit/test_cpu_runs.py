@@ -15,19 +15,19 @@ from helpers.valid_json import is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.comparison.comparison_json import to_json as comparison_json
-from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Quality
-from gpuprof.diagnosis.diagnosis_json import to_json
-from gpuprof.diagnosis.headline import headline
-from gpuprof.diagnosis.iteration_model import Iteration, PhaseBudget
-from gpuprof.diagnosis.load import load_diagnosis
-from gpuprof.diagnosis.quality import _ON_CPU, no_verdict, of_timed_iterations
+from gpuprof.diagnosis.recorded.quality import _ON_CPU, no_verdict, of_timed_iterations
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Quality
+from gpuprof.diagnosis.result.iteration_model import Iteration, PhaseBudget
+from gpuprof.diagnosis.verdict.headline import headline
+from gpuprof.diagnosis.written.diagnosis_json import to_json
+from gpuprof.diagnosis.written.load import load_diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.report.comparison_terminal import render as comparison_text
 from gpuprof.report.page.budget_rows import budget_rows
 from gpuprof.report.page.comparison import render as comparison_page
 from gpuprof.report.page.html import render as page
-from gpuprof.report.terminal import plain
-from gpuprof.report.words import next_step, step_time
+from gpuprof.report.terminal.comparison_terminal import render as comparison_text
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words.words import next_step, step_time
 
 STEP_MS = 50.0
 

@@ -7,7 +7,7 @@ from helpers.program import MS, US, Program
 
 import gpuprof
 from gpuprof.diagnosis.findings import compile
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.fixes.predicted_step import predict
 from gpuprof.replay.cpu_waits import cpu_waits
 
 LAYERS, PAUSE, LATE = 40, 180 * US, 4 * MS

@@ -12,8 +12,8 @@ from helpers.program import MS, PLAIN, US, Program
 from gpuprof.calibration import kernels, latency, slow
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import cudnn_benchmark, debug_switches
-from gpuprof.tracefile.program import Program as Facts
-from gpuprof.tracefile.program import program_of
+from gpuprof.tracefile.run_folder.program import Program as Facts
+from gpuprof.tracefile.run_folder.program import program_of
 
 LAYERS = 20
 

@@ -10,12 +10,12 @@ from helpers.make_trace import graph_node
 from helpers.program import MS, PLAIN, SHORT, US, Program
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Device, Diagnosis, Verdict
-from gpuprof.diagnosis.doubts import Doubt
-from gpuprof.diagnosis.headline import headline
-from gpuprof.diagnosis.verdict import with_doubts
+from gpuprof.diagnosis.result.diagnosis import Device, Diagnosis, Verdict
+from gpuprof.diagnosis.verdict.doubts import Doubt
+from gpuprof.diagnosis.verdict.headline import headline
+from gpuprof.diagnosis.verdict.verdict import with_doubts
 from gpuprof.replay.sensitivity import Sensitivities
-from gpuprof.report.words import label
+from gpuprof.report.words.words import label
 
 
 def launch_bound(program: Program) -> None:

@@ -11,14 +11,14 @@ import pytest
 from helpers.make_run import MS, RunBuilder
 
 from gpuprof.diagnosis.comparison.notes import energy_notes
-from gpuprof.diagnosis.energy import measured_energy
-from gpuprof.diagnosis.run import run_facts
-from gpuprof.diagnosis.run_model import Energy
+from gpuprof.diagnosis.result.run_model import Energy
+from gpuprof.diagnosis.run.energy import measured_energy
+from gpuprof.diagnosis.run.run import run_facts
 from gpuprof.report.history import Entry, head, rows
 from gpuprof.report.numbers import joules
-from gpuprof.report.run_words import energy as in_words
+from gpuprof.report.words.run_words import energy as in_words
 from gpuprof.timeline.unit import STEP
-from gpuprof.tracefile.run import RunFolder, read_run
+from gpuprof.tracefile.run_folder.run import RunFolder, read_run
 
 S = 1000 * MS
 IDLE, BUSY = 120.0, 520.0

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import gpuprof.diagnosis.findings
-from gpuprof.diagnosis.finding_names import key, named
+from gpuprof.diagnosis.detect.declared.declaration import key
+from gpuprof.diagnosis.finding_names import named
 from gpuprof.diagnosis.findings import BUILT_IN, PAGES
 
 

@@ -10,10 +10,10 @@ from helpers.case import only, run_of
 from helpers.program import MS, SHORT, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.findings import accumulation, larger_batch
-from gpuprof.diagnosis.predict import fixes
-from gpuprof.diagnosis.run_model import RunMemory, Work
+from gpuprof.diagnosis.fixes.predict import fixes
+from gpuprof.diagnosis.result.run_model import RunMemory, Work
 
 PASS, OPTIMIZER = 40, 10
 """Launches of a forward pass, and of the optimizer."""
@@ -53,6 +53,23 @@ def test_every_launch_belongs_to_its_pass(passes: int, tmp_path: Path):
     counts = np.bincount(number[case.graph.on_gpu & (number >= 0)], minlength=passes) / case.steps
     assert counts.tolist() == [2 * PASS] * passes
     assert (number[case.graph.on_gpu] < 0).sum() / case.steps == OPTIMIZER
+
+
+def test_passes_that_an_update_separates_are_of_two_gradients(tmp_path: Path):
+    """A discriminator, then a generator: neither has micro-batches."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(2):
+            for _ in range(PASS):
+                program.small_mm()
+            program.backward(program.small_mm, PASS)
+            with_optimizer(program)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert micro_batches(case) is None and not list(accumulation.find(case))
 
 
 def test_launch_bound_passes_are_merged(tmp_path: Path):

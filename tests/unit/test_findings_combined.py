@@ -12,24 +12,24 @@ from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.calibration import recompute as recompute_calibrated
-from gpuprof.diagnosis import predict, predicted_step
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect import recomputed_passes
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.diagnosis import Combined
+from gpuprof.diagnosis.detect.repeated import recomputed_passes
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
-from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predicted_step import Steps
-from gpuprof.diagnosis.run_model import RunMemory
-from gpuprof.diagnosis.share_verdict import judge_shares
-from gpuprof.diagnosis.shares import Shares
+from gpuprof.diagnosis.fixes import predict, predicted_step
+from gpuprof.diagnosis.fixes.predicted_step import Steps
+from gpuprof.diagnosis.recorded.shares import Shares
+from gpuprof.diagnosis.result.diagnosis import Combined
+from gpuprof.diagnosis.result.fix import Fix
+from gpuprof.diagnosis.result.run_model import RunMemory
+from gpuprof.diagnosis.verdict.share_verdict import judge_shares
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import change_noise
-from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import scaled
+from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
 KERNELS, KERNEL = 40, 100 * US

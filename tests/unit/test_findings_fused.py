@@ -11,8 +11,8 @@ from helpers.present import present
 from helpers.program import BF16, FLOAT, MS, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect import fused_sequences
-from gpuprof.diagnosis.detect.proposal import CERTAIN_CHANCE
+from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE
+from gpuprof.diagnosis.detect.gpu import fused_sequences
 from gpuprof.diagnosis.findings import fused_elementwise, missing_kernels
 
 

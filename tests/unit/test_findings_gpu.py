@@ -11,7 +11,7 @@ from helpers.program import BF16, FLOAT, MS, PLAIN, PRODUCT, US, Program
 
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.findings import eager_attention, expert_loop, exposed_communication, throttling
-from gpuprof.diagnosis.run_model import GpuTelemetry, Telemetry
+from gpuprof.diagnosis.result.run_model import GpuTelemetry, Telemetry
 from gpuprof.replay.transform import scaled
 
 

@@ -13,9 +13,9 @@ from helpers.program import GRID, US, Program
 
 from gpuprof.calibration import breaks as breaks_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.compiled_regions import broken_at
+from gpuprof.diagnosis.detect.compiled.compiled_regions import broken_at
 from gpuprof.diagnosis.findings import compile, cuda_graphs, graph_breaks, recompiles
-from gpuprof.tracefile.compiler import Compiler, compiler_of
+from gpuprof.tracefile.run_folder.compiler import Compiler, compiler_of
 
 ENTRY, GRAPH, BLOCKS = 40 * US, 80 * US, 8
 """Host time of setting a graph call up, and of launching what is in it; blocks of the model."""

@@ -13,12 +13,13 @@ from helpers.program import GAP, MS, SHORT, US, Program
 from gpuprof.calibration import compile as compile_calibrated
 from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect import batch_scaling, captured_graphs, compiled_passes
+from gpuprof.diagnosis.detect.batches import batch_scaling
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.compiled import captured_graphs, compiled_passes
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
-from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.findings import compile, cuda_graphs, larger_batch, optimizer, syncs
-from gpuprof.diagnosis.predict import LEAST_GAIN, fixes
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.fixes.predict import LEAST_GAIN, fixes
+from gpuprof.diagnosis.fixes.predicted_step import predict
 
 
 def shown(module, case: Analysis) -> list:

@@ -14,15 +14,15 @@ from helpers.paths import ROOT
 
 from gpuprof.costs.dtypes import DTYPES
 from gpuprof.diagnosis import findings
-from gpuprof.diagnosis.detect.declaration import Role
-from gpuprof.diagnosis.detect.ledger_part import Cost
+from gpuprof.diagnosis.detect.declared.declaration import Role
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost
 from gpuprof.diagnosis.findings import BUILT_IN
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.ranks.verdicts import VERDICTS
 from gpuprof.record.lumps import KINDS as LUMPS
 from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.cpu.slow_calls import KINDS as SLOW_CALLS
 from gpuprof.timeline.phases import PHASES
-from gpuprof.timeline.slow_calls import KINDS as SLOW_CALLS
 from gpuprof.tracefile.kineto.layout import TABLES
 
 PACKAGE = ROOT / "gpuprof"

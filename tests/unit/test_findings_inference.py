@@ -18,9 +18,9 @@ from gpuprof.diagnosis.findings import (
     speculative_decoding,
     static_cache,
 )
-from gpuprof.diagnosis.predict import fixes
-from gpuprof.diagnosis.predicted_step import predict
-from gpuprof.timeline.cache_appends import cache_appends
+from gpuprof.diagnosis.fixes.predict import fixes
+from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.timeline.gpu.cache_appends import cache_appends
 
 LAYERS = 20
 

@@ -12,7 +12,7 @@ from helpers.program import BF16, GB, MS, PRODUCT, US, Program, checkpointed
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import padding, recompute
-from gpuprof.diagnosis.run_model import RunMemory, Work
+from gpuprof.diagnosis.result.run_model import RunMemory, Work
 
 
 def test_without_checkpointing_the_repeated_forward_goes(tmp_path):

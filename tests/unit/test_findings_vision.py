@@ -19,8 +19,8 @@ from gpuprof.diagnosis.findings import (
     larger_batch,
     padding,
 )
-from gpuprof.diagnosis.predicted_step import predict
-from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.diagnosis.result.run_model import Work
 
 CONVOLVED = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
 TO_LAST = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float>"

@@ -15,7 +15,7 @@ from helpers.paths import ROOT
 import gpuprof
 from gpuprof.cli.try_ import split
 from gpuprof.diagnosis.findings import FINDINGS, eager_attention
-from gpuprof.diagnosis.fix import (
+from gpuprof.diagnosis.result.fix import (
     Code,
     Fix,
     Patch,
@@ -100,7 +100,7 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
     named = {
         path.stem if name == "PAGE.id" else constants.get(name, name)
         for folder in ("detect", "findings", "iterations")
-        for path in (ROOT / "gpuprof" / "diagnosis" / folder).glob("*.py")
+        for path in (ROOT / "gpuprof" / "diagnosis" / folder).rglob("*.py")
         for name in re.findall(r"\.by\(\s*\"?(PAGE\.id|\w+)", path.read_text(encoding="utf-8"))
     }
     assert named == set(NAMES)

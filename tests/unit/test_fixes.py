@@ -9,15 +9,15 @@ from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from helpers.present import present
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
-from gpuprof.diagnosis.diagnosis_json import schema, to_json
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.result.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
+from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import markdown
 from gpuprof.report.page.fix_cards import uncertain_mean
 from gpuprof.report.page.html import render
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 
 HOUR = 3600 * 10**9
 

@@ -12,21 +12,21 @@ from helpers.make_diagnosis import host_bound
 from helpers.program import MS, SHORT, US, Program
 from helpers.replay_oracle import LOADER
 
-from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.chance import time_left
-from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.proposal import SURE_GAIN, Page, Proposal
-from gpuprof.diagnosis.diagnosis import Range
+from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
+from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN, Page, Proposal
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
-from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predict import Fixes, fixes
-from gpuprof.diagnosis.predicted_step import Prediction
+from gpuprof.diagnosis.fixes import predict
+from gpuprof.diagnosis.fixes.chance import time_left
+from gpuprof.diagnosis.fixes.predict import Fixes, fixes
+from gpuprof.diagnosis.fixes.predicted_step import Prediction
+from gpuprof.diagnosis.fixes.small_change import small_change
+from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.transform import scale, scaled
-from gpuprof.report.fixes import why_first
+from gpuprof.report.words.fixes import why_first
 
 
 def launching(tmp_path: Path, **run) -> Analysis:

@@ -11,11 +11,11 @@ from helpers.program import US, Program
 
 from gpuprof.calibration import breaks as breaks_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.foreseen_breaks import blocks_of, foreseen, in_words
-from gpuprof.diagnosis.detect.opaque_functions import opaque_nodes
+from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled.foreseen_breaks import blocks_of, foreseen, in_words
+from gpuprof.diagnosis.detect.compiled.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.findings import compile
-from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.result.run_model import Run
 
 BLOCKS = 12
 

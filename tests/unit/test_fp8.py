@@ -27,7 +27,7 @@ from gpuprof.costs.fp8 import (
     matmul_ns,
 )
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.linear_layers import layer_matmuls
+from gpuprof.diagnosis.detect.gpu.linear_layers import layer_matmuls
 from gpuprof.diagnosis.findings import fp8
 from scenarios.catalogue import scenario
 

@@ -10,8 +10,8 @@ from helpers.present import present
 from helpers.program import MS, US, Program
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.headline import headline
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.verdict.headline import headline
 
 COLLECTS_MS = 60
 WORK = 200

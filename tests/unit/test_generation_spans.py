@@ -92,9 +92,9 @@ def test_marks_are_spans_without_overlap(tmp_path: Path):
 
 
 def test_the_timeline_shows_phases_and_decode_steps(tmp_path: Path):
-    from gpuprof.report.page.iteration_tracks import decode_steps, iteration_tracks
-    from gpuprof.report.page.texts import Texts
-    from gpuprof.report.page.timeline_window import choose
+    from gpuprof.report.page.views.iteration_tracks import decode_steps, iteration_tracks
+    from gpuprof.report.page.views.texts import Texts
+    from gpuprof.report.page.views.timeline_window import choose
 
     timeline = recorded(tmp_path / "trace.json", LENGTH, marked=True)
     phases, decoding = iteration_tracks(timeline, choose(timeline), Texts(timeline.trace.strings), 0)

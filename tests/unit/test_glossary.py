@@ -10,13 +10,14 @@ from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import host_bound, timed, two_devices
 from helpers.paths import ROOT
 
-from gpuprof.diagnosis.diagnosis import Verdict
-from gpuprof.diagnosis.headline import ROLLOUT
+from gpuprof.diagnosis.result.diagnosis import Verdict
+from gpuprof.diagnosis.verdict.headline import ROLLOUT
 from gpuprof.replay.bound import PARTS, RESOURCES
-from gpuprof.report import glossary, labels, palette
+from gpuprof.report import labels, palette
 from gpuprof.report.page import content, reach_bar
 from gpuprof.report.page.html import render
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words import glossary
 from gpuprof.timeline.categories import CATEGORIES
 
 PAINTS = (

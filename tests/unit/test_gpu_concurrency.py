@@ -6,7 +6,7 @@ import pytest
 from helpers.make_trace import TraceBuilder
 from helpers.timeline import timeline_of
 
-from gpuprof.timeline.gpu_concurrency import take_turns
+from gpuprof.timeline.gpu.gpu_concurrency import take_turns
 
 US = 1_000
 

@@ -7,7 +7,7 @@ from helpers.case import only
 from helpers.program import GAP, MS, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.gradient_scaler import UNSCALE, gradient_scaler, is_optimizer_step
+from gpuprof.diagnosis.detect.cpu.gradient_scaler import UNSCALE, gradient_scaler, is_optimizer_step
 from gpuprof.diagnosis.findings import optimizer, syncs
 
 KERNELS = 50

@@ -21,7 +21,7 @@ from gpuprof.hang.judge import judge
 from gpuprof.hang.load import states_of
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import Stack, parse
-from gpuprof.report.hang_words import next_step
+from gpuprof.report.words.hang_words import next_step
 
 SECOND = 1_000_000_000
 FAULTHANDLER = """Current thread 0x00007f29b57ff6c0 (most recent call first):

@@ -14,8 +14,8 @@ from helpers.cpu_time import times_as_long
 from helpers.rank_program import RankProgram, write
 
 from gpuprof import runfile
-from gpuprof.diagnosis.rank_digest import digest_of_trace
-from gpuprof.diagnosis.rank_digests import digest_path, digests_of, write_digest
+from gpuprof.diagnosis.ranks.rank_digest import digest_of_trace
+from gpuprof.diagnosis.ranks.rank_digests import digest_path, digests_of, write_digest
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.snapshot import read_snapshot
 from gpuprof.ranks.digest_data import Digest

@@ -16,8 +16,6 @@ from helpers.valid_json import is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-from gpuprof.diagnosis.diagnosis_json import to_json
-from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase, RewardTime
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
 from gpuprof.diagnosis.iterations.changes import changes, continuous_saved_ns
 from gpuprof.diagnosis.iterations.pages import PAGES
@@ -26,11 +24,13 @@ from gpuprof.diagnosis.iterations.section import of_mean_step
 from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import with_arguments
-from gpuprof.report import iteration_words
-from gpuprof.report.terminal import plain
-from gpuprof.tracefile.phased_steps import phased_steps
+from gpuprof.diagnosis.result.iteration_model import CacheCopies, Iteration, PhaseBudget, RecordedPhase, RewardTime
+from gpuprof.diagnosis.written.diagnosis_json import to_json
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words import iteration_words
 from gpuprof.tracefile.recording import resolve
-from gpuprof.tracefile.run import read_run
+from gpuprof.tracefile.run_folder.phased_steps import phased_steps
+from gpuprof.tracefile.run_folder.run import read_run
 
 FIELDS = {
     "max_completion_length", "use_vllm", "per_device_train_batch_size", "cache_implementation", "generation_kwargs",

@@ -15,7 +15,7 @@ from helpers.make_diagnosis import ALL, HOSTILE, host_bound, hostile, unusable
 from helpers.present import present
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.diagnosis_json import dumps, schema, to_json
+from gpuprof.diagnosis.written.diagnosis_json import dumps, schema, to_json
 
 VALIDATOR = Draft202012Validator(schema())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.installed import need
 
-from gpuprof.projection.kept import OpUse, Training, kept
+from gpuprof.projection.memory.kept import OpUse, Training, kept
 
 torch = pytest.importorskip("torch")
 need("transformers")

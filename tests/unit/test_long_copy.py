@@ -10,8 +10,8 @@ from helpers.program import MS, US, Program
 from helpers.valid_json import document
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.report.terminal import plain
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.report.terminal.terminal import plain
 
 HOST_TO_GPU, TO_HOST = "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)"
 

@@ -8,7 +8,7 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.longest_samples import SAME, longer_batches, of_lengths
+from gpuprof.diagnosis.detect.batches.longest_samples import SAME, longer_batches, of_lengths
 
 
 def test_a_batch_is_as_long_as_the_longest_of_those_that_it_is_made_of():

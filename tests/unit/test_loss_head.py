@@ -12,10 +12,10 @@ from helpers.diagnosed import diagnosed
 from helpers.program import BF16, FLOAT, MS, Program
 
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
-from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
+from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.findings import fused_elementwise, fused_loss, needless_logits
 from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
-from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.result.run_model import Work
 
 ROOT = Path(__file__).parents[2]
 TOKENS, HIDDEN, WORDS = 4096, 896, 151_936

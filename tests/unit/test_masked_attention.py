@@ -11,12 +11,12 @@ from helpers.case import case_of, only, run_of
 from helpers.program import BF16, MS, Program
 
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.attention import attends_packed, has_mask
+from gpuprof.costs.formulas.attention import attends_packed, has_mask
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import masked_attention
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
-from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.result.run_model import Work
 
 FORWARD, BACKWARD = (
     "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward",
@@ -156,6 +156,15 @@ def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(saved, rel=0.05)
     assert 0 < proposal.odds < 1 and "hides nothing" in proposal.needs
     assert "2,048 × 2,048" in proposal.evidence[0].text and "attn_mask" in str(proposal.fix)
+
+
+@pytest.mark.parametrize("mask", [[2048, 2048], [1, 1, 2048, 2048]])
+def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
+    """It cannot be of padding, whatever the batches have."""
+    case = masked(tmp_path, mask, Work(8, 16384, 12000, 1, real_share=0.73))
+    proposal = only(masked_attention, case, "causal")
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(0.5 * 5 * MS, rel=0.05)
+    assert "is_causal=True" in str(proposal.fix) and "later positions" in proposal.needs and proposal.odds < 0.9
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from helpers.rank_program import CALL, MS, US
 from helpers.timeline import timeline_of
 from helpers.traces import shared_trace
 
-from gpuprof.timeline.clocks import Link, clock_offsets
-from gpuprof.timeline.collectives import UNKNOWN_GROUP, Collectives, find_collectives
-from gpuprof.timeline.matching import match
+from gpuprof.timeline.collectives.clocks import Link, clock_offsets
+from gpuprof.timeline.collectives.collectives import UNKNOWN_GROUP, Collectives, find_collectives
+from gpuprof.timeline.collectives.matching import match
 
 
 def uneven(count: int, seed: int = 0) -> np.ndarray:

@@ -10,13 +10,14 @@ from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis import brief, step_parts
-from gpuprof.diagnosis.budget import Stretch, budget
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import to_json
+from gpuprof.diagnosis.mean_step.budget import Stretch, budget
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.verdict import step_parts
+from gpuprof.diagnosis.written import brief
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.record.scalars import scalars
 from gpuprof.report.page import budget_rows, content, step_bars
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 
 SEVERAL = [ROOT / "scenarios" / name / "recording" for name in ("trl_reward", "small_batch", "periodic_saving")]
 

@@ -13,11 +13,11 @@ from helpers.node_folders import SECRET, write_nodes
 from helpers.rank_program import MS, RankProgram
 
 import gpuprof
-from gpuprof.cli import after_recording, several_nodes
 from gpuprof.cli.export import choose
+from gpuprof.cli.shared import after_recording, several_nodes
+from gpuprof.cli.shared.url_mailbox import UrlMailbox
 from gpuprof.cli.trace import closing_command
-from gpuprof.cli.url_mailbox import UrlMailbox
-from gpuprof.diagnosis.rank_digests import write_digest
+from gpuprof.diagnosis.ranks.rank_digests import write_digest
 from gpuprof.errors import GpuprofError
 from gpuprof.record import nodes as nodes_of_record
 from gpuprof.record.mailbox import FolderMailbox

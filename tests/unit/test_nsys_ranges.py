@@ -15,7 +15,7 @@ from helpers.valid_json import document
 from hypothesis import HealthCheck, settings
 
 import gpuprof
-from gpuprof.timeline.activity import activity
+from gpuprof.timeline.gpu.activity import activity
 from gpuprof.tracefile.trace import ANNOTATION, NO_TEXT, OP
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,7 +11,7 @@ from helpers.program import BF16, MS, PRODUCT, Program
 
 from gpuprof.calibration import kernels
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.kernel_reach import kernel_reach
+from gpuprof.diagnosis.detect.gpu.kernel_reach import kernel_reach
 from gpuprof.diagnosis.findings import odd_sizes
 
 TOKENS, WIDTH = 8_192, 1_024

@@ -14,12 +14,12 @@ from helpers.program import MS, US, Program
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.around_copies import left_around
-from gpuprof.diagnosis.detect.offloaded import find_offload
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.findings import offload
-from gpuprof.diagnosis.headline import headline
 from gpuprof.diagnosis.reach.ledger import above_reach
-from gpuprof.diagnosis.run_model import RunMemory
+from gpuprof.diagnosis.result.run_model import RunMemory
+from gpuprof.diagnosis.verdict.headline import headline
 
 H200 = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132}]
 GB = 10**9

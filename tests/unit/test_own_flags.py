@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.tracefile.program import Flag, Program
+from gpuprof.tracefile.run_folder.program import Flag, Program
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import own_flags
 

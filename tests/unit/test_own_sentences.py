@@ -20,7 +20,7 @@ SENTENCES = {
 READ_BY = {"startswith", "endswith", "replace", "split", "removeprefix", "removesuffix", "partition", "rpartition"}
 MATCH_BY = {"search", "match", "fullmatch", "sub", "findall", "finditer"}
 OF_OTHERS = {
-    "gpuprof/diagnosis/fix.py": "code, by line",
+    "gpuprof/diagnosis/result/fix.py": "code, by line",
     "gpuprof/diagnosis/findings/missing_kernels.py": "warnings of the program",
     "gpuprof/doctor/software.py": "an error of the driver",
     "gpuprof/nsight/convert.py": "what nsys prints",

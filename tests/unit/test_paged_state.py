@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpuprof.costs.hardware import find
-from gpuprof.diagnosis.memory_remedies import memory_fixes
-from gpuprof.projection.activations import Recorded
-from gpuprof.projection.memory import RecordedMemory, Trained
-from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
-from gpuprof.projection.paging import moved_ns
+from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
+from gpuprof.projection.memory.activations import Recorded
+from gpuprof.projection.memory.memory import RecordedMemory, Trained
+from gpuprof.projection.memory.memory_fixes import MemoryFix, recorded_footprint
+from gpuprof.projection.memory.paging import moved_ns
 
 GIB = 2**30
 PARAMETERS = 2e9

@@ -9,7 +9,7 @@ from helpers.paths import ROOT
 
 from gpuprof.cli import main
 from gpuprof.diagnosis.findings import FINDINGS, PAGES
-from gpuprof.report.pages import SECTIONS, index, markdown
+from gpuprof.report.words.pages import SECTIONS, index, markdown
 
 DOCS = ROOT / "docs" / "findings"
 

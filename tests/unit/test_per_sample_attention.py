@@ -5,8 +5,8 @@ import pytest
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, PRODUCT, US, Program
 
-from gpuprof.projection.batch import another_batch
-from gpuprof.projection.per_sample_attention import rounds_of
+from gpuprof.projection.changes.batch import another_batch
+from gpuprof.projection.changes.per_sample_attention import rounds_of
 from gpuprof.replay.graph import Graph
 
 LAYERS, SAMPLES, STEPS = 4, 3, 2

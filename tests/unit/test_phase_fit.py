@@ -7,10 +7,10 @@ import pytest
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.sampled_phases import sampled_parts
-from gpuprof.replay.phase_fit import Parts, _nodes, _parts, fitted_to_parts
+from gpuprof.diagnosis.run.sampled_phases import sampled_parts
 from gpuprof.replay.simulate import ROUNDS, simulate, step_of
-from gpuprof.tracefile.samples import HostSamples
+from gpuprof.replay.unprofiled.phase_fit import Parts, _nodes, _parts, fitted_to_parts
+from gpuprof.tracefile.run_folder.samples import HostSamples
 
 
 def _case(tmp_path, passes: int = 1, gpu: int = 3 * US) -> Analysis:

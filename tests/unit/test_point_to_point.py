@@ -10,9 +10,9 @@ from helpers.rank_program import CALL, MS, US
 from helpers.timeline import timeline_of
 
 from gpuprof.ranks.roles import ROLES, described_role
-from gpuprof.timeline.collectives import KINDS, UNKNOWN_GROUP, described_as, find_collectives
-from gpuprof.timeline.matching import match
-from gpuprof.timeline.point_to_point import exchange_text, is_exchange, p2p_pair, p2p_text, pair_text
+from gpuprof.timeline.collectives.collectives import KINDS, UNKNOWN_GROUP, described_as, find_collectives
+from gpuprof.timeline.collectives.matching import match
+from gpuprof.timeline.collectives.point_to_point import exchange_text, is_exchange, p2p_pair, p2p_text, pair_text
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 STAGES = [0, 2, 4]

@@ -8,8 +8,8 @@ from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.program import MS, US
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.report.terminal import plain
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.report.terminal.terminal import plain
 
 STEP = 10 * MS
 

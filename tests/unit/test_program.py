@@ -13,11 +13,11 @@ from helpers.program import MS, US, Program
 import gpuprof
 from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.reach.ledger import above_reach
-from gpuprof.diagnosis.run_model import Run
-from gpuprof.report.run_words import model as model_line
-from gpuprof.report.terminal import plain
-from gpuprof.tracefile.program import Program as Known
-from gpuprof.tracefile.program import Reference, Warned, program_of
+from gpuprof.diagnosis.result.run_model import Run
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words.run_words import model as model_line
+from gpuprof.tracefile.run_folder.program import Program as Known
+from gpuprof.tracefile.run_folder.program import Reference, Warned, program_of
 
 SAID = (
     "`chunk_gated_delta_rule` is falling back to its reference PyTorch implementation because"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.projection.attention_scores import _is_square, _makes_square, _parsed, _scores
+from gpuprof.projection.changes.attention_scores import _is_square, _makes_square, _parsed, _scores
 
 
 @pytest.mark.parametrize(

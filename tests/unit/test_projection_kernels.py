@@ -13,8 +13,8 @@ from gpuprof.calibration import projection as projection_calibrated
 from gpuprof.costs.hardware import find
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.costs.split import MEMORY
-from gpuprof.projection.batch import grown
-from gpuprof.projection.kernels import Scaled, scaled_kernels
+from gpuprof.projection.changes.batch import grown
+from gpuprof.projection.changes.kernels import Scaled, scaled_kernels
 from gpuprof.projection.sustained_rates import Reach, reach
 from gpuprof.timeline.timeline import Timeline
 

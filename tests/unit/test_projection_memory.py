@@ -9,10 +9,10 @@ import pytest
 
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
-from gpuprof.projection.activations import Line, Loss, Recorded, activations
-from gpuprof.projection.memory import RecordedMemory, fit, share_that_fits, usage
+from gpuprof.projection.memory.activations import Line, Loss, Recorded, activations
+from gpuprof.projection.memory.memory import RecordedMemory, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES
-from gpuprof.tracefile.run import StepColumns
+from gpuprof.tracefile.run_folder.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT
 
 GB = 1e9

@@ -8,7 +8,7 @@ import pytest
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.findings import host_preprocessing
-from gpuprof.diagnosis.predicted_step import predict
+from gpuprof.diagnosis.fixes.predicted_step import predict
 
 
 def training(noise_us: int, on_gpu: bool = False) -> Program:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from helpers.rank_program import MS, RankProgram, write
 
-from gpuprof.diagnosis import rank_digests
-from gpuprof.diagnosis.gang import Gang
-from gpuprof.diagnosis.ranks import survey
+from gpuprof.diagnosis.detect.ranks.gang import Gang
+from gpuprof.diagnosis.ranks import rank_digests
+from gpuprof.diagnosis.ranks.ranks import survey
 from gpuprof.tracefile.read import read_trace
 
 RANKS = rank_digests.FEWEST_IN_PARALLEL

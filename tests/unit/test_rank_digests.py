@@ -15,11 +15,11 @@ from helpers.rank_program import MS, RankProgram, recording, run, write
 from helpers.started import finished
 
 import gpuprof
-from gpuprof.cli import after_recording
+from gpuprof.cli.shared import after_recording
 from gpuprof.cli.trace import closing_command
-from gpuprof.diagnosis.rank_digest import digest_of_trace
-from gpuprof.diagnosis.rank_digests import FEWEST_IN_PARALLEL, cache_folder, digest_path, digests_of, make
-from gpuprof.diagnosis.ranks import survey
+from gpuprof.diagnosis.ranks.rank_digest import digest_of_trace
+from gpuprof.diagnosis.ranks.rank_digests import FEWEST_IN_PARALLEL, cache_folder, digest_path, digests_of, make
+from gpuprof.diagnosis.ranks.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
 from gpuprof.ranks.digest_data import Digest

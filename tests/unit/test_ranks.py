@@ -25,14 +25,14 @@ import gpuprof
 from benchmarks import rank_jobs
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.asked import Asked
-from gpuprof.diagnosis.combine_ranks import with_ranks
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings.straggler import find_straggler
-from gpuprof.diagnosis.ranks import gang_of, survey
+from gpuprof.diagnosis.ranks.combine_ranks import with_ranks
+from gpuprof.diagnosis.ranks.ranks import gang_of, survey
 from gpuprof.errors import GpuprofError
 from gpuprof.ranks import verdicts
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
 from gpuprof.replay.collectives import (
     communication_cause,
     estimate_transfers,

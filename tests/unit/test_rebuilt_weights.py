@@ -12,8 +12,8 @@ from helpers.program import AUTOGRAD, MAIN, OP, PLAIN, PRODUCT, US, Program
 from helpers.quick import few
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.rebuilt_weights import rebuilt_weights
-from gpuprof.diagnosis.detect.repeated_weights import repeated_weights
+from gpuprof.diagnosis.detect.repeated.rebuilt_weights import rebuilt_weights
+from gpuprof.diagnosis.detect.repeated.repeated_weights import repeated_weights
 from gpuprof.diagnosis.findings import rebuilt_weights as finding
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ from helpers.training_logs import verl
 import gpuprof
 from gpuprof.cli import mcp
 from gpuprof.cli.entry import COMMANDS
-from gpuprof.cli.recordings import RECORDING
+from gpuprof.cli.shared.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 from gpuprof.memory.load import load_memory
 from gpuprof.runfile import LATEST, RUNS

@@ -7,10 +7,10 @@ import pytest
 from helpers.make_run import MS, RunBuilder
 from helpers.present import present
 
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.recurring import period
-from gpuprof.diagnosis.run import run_facts
-from gpuprof.tracefile.run import read_run
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.mean_step.recurring import period
+from gpuprof.diagnosis.run.run import run_facts
+from gpuprof.tracefile.run_folder.run import read_run
 
 EVERY, USUAL_MS, MORE_MS = 20, 10.0, 200.0
 

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.record.ranges import Ranges
 from gpuprof.record.repeated_calls import RepeatedCalls, models_of_process
-from gpuprof.replay.host_pace import pace_and_spread
+from gpuprof.replay.unprofiled.host_pace import pace_and_spread
 from gpuprof.tracefile.trace import OP
 
 LAYERS = 40

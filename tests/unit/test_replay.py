@@ -13,8 +13,9 @@ from helpers.cpu_time import times_as_long
 from helpers.make_trace import AUTOGRAD, TraceBuilder
 from helpers.timeline import timeline_of
 
-from gpuprof.replay.build import build
-from gpuprof.replay.carried_in import carried_over
+from gpuprof.replay.build.build import build
+from gpuprof.replay.build.carried_in import carried_over
+from gpuprof.replay.build.latencies import prompt
 from gpuprof.replay.graph import (
     DEVICE,
     HANDOVER,
@@ -29,12 +30,11 @@ from gpuprof.replay.graph import (
     Graph,
     edges_of,
 )
-from gpuprof.replay.latencies import prompt
-from gpuprof.replay.profiler_cost import recorded_events, without
-from gpuprof.replay.profiler_fit import FIT_TOLERANCE, NEAR_ENOUGH, at_step, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import removed, scale, scaled, without_edges, without_waits
+from gpuprof.replay.unprofiled.profiler_cost import recorded_events, without
+from gpuprof.replay.unprofiled.profiler_fit import FIT_TOLERANCE, NEAR_ENOUGH, at_step, remove_profiler
 
 US = 1_000
 FORWARD: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 0}

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from gpuprof import diagnose
 from gpuprof.report import labels
-from gpuprof.report.page.counters import extremes
-from gpuprof.report.page.gpu_tracks import gpu_phase_spans
-from gpuprof.report.page.lanes import depths
-from gpuprof.report.page.overview import host_phase_spans
 from gpuprof.report.page.packing import pack
-from gpuprof.report.page.texts import coded
-from gpuprof.report.page.timeline_window import choose
-from gpuprof.report.page.trees import paths, tree
-from gpuprof.report.page.views import packed_views
+from gpuprof.report.page.views.counters import extremes
+from gpuprof.report.page.views.gpu_tracks import gpu_phase_spans
+from gpuprof.report.page.views.lanes import depths
+from gpuprof.report.page.views.overview import host_phase_spans
+from gpuprof.report.page.views.texts import coded
+from gpuprof.report.page.views.timeline_window import choose
+from gpuprof.report.page.views.trees import paths, tree
+from gpuprof.report.page.views.views import packed_views
 from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.phases import PHASES
 
@@ -320,7 +320,7 @@ def test_paths_are_distinguished_by_their_labels(rows):
 
 
 def test_of_too_many_nodes_the_smallest_are_summed_up(monkeypatch):
-    from gpuprof.report.page import trees
+    from gpuprof.report.page.views import trees
 
     monkeypatch.setattr(trees, "MOST_NODES", 3)
     parent = np.array([-1, 0, 0, 1, 1])

@@ -18,8 +18,8 @@ from gpuprof.cli import main
 from gpuprof.diagnosis.roles.model import Roles
 from gpuprof.diagnosis.roles.sources import diagnose_roles
 from gpuprof.errors import GpuprofError
-from gpuprof.tracefile.phase_logs import read_phase_logs
 from gpuprof.tracefile.recording import resolve
+from gpuprof.tracefile.run_folder.phase_logs import read_phase_logs
 
 
 def waits(found: Roles) -> dict[tuple[str, str, str], tuple[float, int]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.report.memory_words import ticks
 from gpuprof.report.numbers import round_ticks
+from gpuprof.report.words.memory_words import ticks
 
 
 @pytest.mark.parametrize(

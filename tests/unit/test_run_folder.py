@@ -20,19 +20,19 @@ from helpers.valid_json import VALIDATOR, is_valid
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis import diagnose as diagnosing
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.diagnosis_json import to_json
-from gpuprof.diagnosis.run import run_facts
-from gpuprof.diagnosis.run_issues import run_issues
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.run.run import run_facts
+from gpuprof.diagnosis.run.run_issues import run_issues
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.errors import GpuprofError, UnreadableTrace
-from gpuprof.report import words
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.page import content
-from gpuprof.report.terminal import plain
-from gpuprof.report.words import label
+from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words import words
+from gpuprof.report.words.words import label
 from gpuprof.tracefile.recording import resolve
-from gpuprof.tracefile.run import RunFolder, read_run
-from gpuprof.tracefile.run_paths import latest_run
+from gpuprof.tracefile.run_folder.run import RunFolder, read_run
+from gpuprof.tracefile.run_folder.run_paths import latest_run
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from helpers.make_run import MS, RunBuilder
 from helpers.run_facts import array, facts, issues
 
-from gpuprof.diagnosis.baseline import durations, line, step_time
-from gpuprof.diagnosis.budget import in_words
+from gpuprof.diagnosis.mean_step.baseline import durations, line, step_time
+from gpuprof.diagnosis.mean_step.budget import in_words
 from gpuprof.tracefile.trace import ABSENT
 
 

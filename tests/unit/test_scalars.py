@@ -9,7 +9,7 @@ from helpers import make_diagnosis as made
 from helpers.make_run import usual_run
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis_json import to_json
+from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.record.scalars import in_words, scalars
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.share_verdict import bound_of_shares
-from gpuprof.diagnosis.shares import Shares, with_excess
+from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
+from gpuprof.diagnosis.recorded.shares import Shares, with_excess
+from gpuprof.diagnosis.verdict.share_verdict import bound_of_shares
 
 MS = 1_000_000
 PARTS = {"memory": 1.0}

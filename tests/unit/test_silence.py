@@ -11,7 +11,7 @@ from helpers.program import MS, Program
 from helpers.valid_json import document
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 HOLE = 30 * MS
 

@@ -10,14 +10,14 @@ from helpers.diagnosed import diagnosed
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.estimate import host_causes
-from gpuprof.diagnosis.gaps import CAUSES, find_gaps
-from gpuprof.diagnosis.verdict import host_cause
-from gpuprof.replay.planning import planning, without_planning
-from gpuprof.replay.profiler_fit import remove_profiler
+from gpuprof.diagnosis.idle.gaps import CAUSES, find_gaps
+from gpuprof.diagnosis.verdict.estimate import host_causes
+from gpuprof.diagnosis.verdict.verdict import host_cause
 from gpuprof.replay.simulate import step_of
-from gpuprof.timeline.cpu_compute import computes
-from gpuprof.timeline.slow_calls import KINDS, slow_calls
+from gpuprof.replay.unprofiled.planning import planning, without_planning
+from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
+from gpuprof.timeline.cpu.cpu_compute import computes
+from gpuprof.timeline.cpu.slow_calls import KINDS, slow_calls
 
 SHARED = Path(__file__).parents[3] / "shared"
 ATTENTION = "aten::some_attention"

@@ -8,7 +8,8 @@ from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.detect.small_op_loops import joined, repeated
+from gpuprof.diagnosis.analysis import analysis_of
+from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops, joined, repeated
 
 OPS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 9)), max_size=60)
 
@@ -48,6 +49,17 @@ def test_a_loss_of_each_system_is_a_loop():
     diagnosis = diagnosed(ROOT / "scenarios" / "cases" / "host_reads" / "recording")
     (found,) = [one for one in diagnosis.worth_trying if one.id == "python_loop"]
     assert found.speedup.low <= 1.18 <= found.speedup.high
+
+
+def test_a_list_of_tensors_is_no_loop():
+    """484 tensors are detached and moved nowhere for one op over all of them; 80 integers are averaged one by one,
+    which is worth less than is shown."""
+    diagnosis = diagnosed(ROOT / "scenarios" / "cases" / "ema_loop" / "fixed")
+    case = analysis_of(diagnosis)
+    assert case is not None
+    found = find_small_loops(case)
+    assert found is not None and set(found.rounds.tolist()) == {80}
+    assert "python_loop" not in {one.id for one in diagnosis.worth_trying}
 
 
 def test_a_loop_in_a_loop_is_one():

@@ -22,13 +22,13 @@ from helpers.quick import few
 from gpuprof.diagnosis import findings
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import FINDINGS
-from gpuprof.diagnosis.fix import Code, arguments
-from gpuprof.diagnosis.run_model import Work
-from gpuprof.diagnosis.stack import Stack, stack_of
-from gpuprof.diagnosis.trainer_arguments import of_file
-from gpuprof.tracefile.program import ClassName, Flag
-from gpuprof.tracefile.program import Program as Known
+from gpuprof.diagnosis.result.fix import Code, arguments
+from gpuprof.diagnosis.result.run_model import Work
+from gpuprof.diagnosis.run.stack import Stack, stack_of
+from gpuprof.diagnosis.run.trainer_arguments import of_file
 from gpuprof.tracefile.recording import resolve
+from gpuprof.tracefile.run_folder.program import ClassName, Flag
+from gpuprof.tracefile.run_folder.program import Program as Known
 from gpuprof.tracefile.trace import Trace
 
 FOLDER = Path(str(findings.__file__)).parent

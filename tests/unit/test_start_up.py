@@ -11,7 +11,7 @@ from helpers.program import BF16, MS, PRODUCT, US, Program
 from helpers.valid_json import document
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.timeline.startup import start_up
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.recording import resolve

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.cli import main
-from gpuprof.diagnosis.diagnosis_json import dumps, schema
+from gpuprof.diagnosis.written.diagnosis_json import dumps, schema
 
 US, MS = 1000, 1_000_000
 STEPS = 5

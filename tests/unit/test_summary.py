@@ -12,9 +12,9 @@ from helpers.make_diagnosis import kernels
 
 import gpuprof
 from benchmarks.invariants import broken
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.shares import Shares
-from gpuprof.diagnosis.summary import summary
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.recorded.shares import Shares
+from gpuprof.diagnosis.verdict.summary import summary
 from gpuprof.timeline.unit import ITERATION
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from helpers.program import US, Program
 
 from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.tensor_loops import HOST, in_lists, reading_loops
+from gpuprof.diagnosis.detect.loops.tensor_loops import HOST, in_lists, reading_loops
 from gpuprof.diagnosis.findings import python_loop, syncs
 
 TENSORS, PAUSE, HOST_OP = 40, 6 * US, 20 * US

@@ -14,9 +14,9 @@ from helpers.paths import ROOT
 from helpers.present import present
 from plotly.graph_objects import Figure
 
-from gpuprof.diagnosis.budget import Stretch, budget
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.timed_steps import timed_steps
+from gpuprof.diagnosis.mean_step.budget import Stretch, budget
+from gpuprof.diagnosis.mean_step.timed_steps import timed_steps
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report import charts
 from gpuprof.report.page import budget_rows
 

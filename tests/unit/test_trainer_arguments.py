@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuprof.diagnosis.fix import Patch as NamedPatch
-from gpuprof.diagnosis.iteration_model import Change, IterationRange
+from gpuprof.diagnosis.result.fix import Patch as NamedPatch
+from gpuprof.diagnosis.result.iteration_model import Change, IterationRange
 from gpuprof.record.patches.context import Context, Hub
 from gpuprof.record.patches.trainer_arguments import PATCH, apply, as_value, given_in
 from gpuprof.trial.fixes import advised, of_iteration, parse

@@ -15,13 +15,13 @@ from helpers.paths import ROOT
 from helpers.present import present
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.diagnosis import Finding, Range
-from gpuprof.diagnosis.trial_results import failures, with_measured
+from gpuprof.diagnosis.fixes.trial_results import failures, with_measured
+from gpuprof.diagnosis.result.diagnosis import Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
 from gpuprof.record.trial_meter import TrialMeter
-from gpuprof.report.fixes import measured
+from gpuprof.report.words.fixes import measured
 from gpuprof.trial import folder_state, judge, plan, same_training
 from gpuprof.trial.fixes import Candidate, combination, parse
 from gpuprof.trial.trial import Baseline, Fix, Interval, Next, Process, Row, Sameness, Stop, Trial
@@ -351,7 +351,7 @@ def test_a_damaged_trial_is_passed_over(tmp_path, text: str):
 def test_the_text_of_a_trial_fits_and_shows_names_as_text(width: int):
     from rich.console import Console
 
-    from gpuprof.report.trial_terminal import render
+    from gpuprof.report.terminal.trial_terminal import render
 
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as captured:

@@ -12,14 +12,14 @@ from helpers.case import run_of
 from helpers.program import MS, US, Program
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.diagnosis import Range
-from gpuprof.diagnosis.fix import Fix
-from gpuprof.diagnosis.predicted_step import Prediction, Steps, prediction
-from gpuprof.diagnosis.run_budget import _pace
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.fixes import predict
+from gpuprof.diagnosis.fixes.predicted_step import Prediction, Steps, prediction
+from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
+from gpuprof.diagnosis.mean_step.run_budget import _pace
+from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
 from gpuprof.replay.noise import change_noise, process_noise

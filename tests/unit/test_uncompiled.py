@@ -12,9 +12,9 @@ from helpers.program import OP, US, Program
 
 from gpuprof.calibration import breaks, compile
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.uncompiled import uncompiled
+from gpuprof.diagnosis.detect.compiled.uncompiled import uncompiled
 from gpuprof.diagnosis.findings import graph_breaks
-from gpuprof.tracefile.compiler import compiler_of
+from gpuprof.tracefile.run_folder.compiler import compiler_of
 
 BLOCKS, ENTRY, BETWEEN = 8, 200 * US, 30 * US
 BREAK = {"reason": "logging", "detail": None, "calls": [{"file": "t.py", "line": 30, "function": "f"}], "count": 2}

@@ -9,7 +9,7 @@ from helpers.paths import ROOT
 from helpers.present import present
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.value_chains import preparations
+from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.replay.stretches import place
 from gpuprof.tracefile.trace import OP
 

@@ -15,16 +15,16 @@ from helpers.program import PLAIN, US, Program
 
 from benchmarks.accuracy import Case
 from benchmarks.verdicts import Change, changes
-from gpuprof.diagnosis.diagnosis import Profiler
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.hidden_work import hidden_ns
-from gpuprof.diagnosis.share_verdict import PAUSE_NS, bound_of_shares, judge_shares
-from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
+from gpuprof.diagnosis.idle.gaps import find_gaps
+from gpuprof.diagnosis.idle.hidden_work import hidden_ns
+from gpuprof.diagnosis.recorded.shares import Shares, average_step, devices, profiler_cost
+from gpuprof.diagnosis.result.diagnosis import Profiler
+from gpuprof.diagnosis.verdict.share_verdict import PAUSE_NS, bound_of_shares, judge_shares
 from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, bound_of
-from gpuprof.replay.build import build
-from gpuprof.replay.host_pace import pace_and_spread
-from gpuprof.replay.profiler_cost import recorded_events, recorded_in_window, with_left_out
+from gpuprof.replay.build.build import build
 from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.replay.unprofiled.host_pace import pace_and_spread
+from gpuprof.replay.unprofiled.profiler_cost import recorded_events, recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.recording import resolve
 

@@ -14,12 +14,12 @@ from jsonschema import Draft202012Validator
 
 from gpuprof import documents
 from gpuprof.cli import main
-from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RecordedPhase, RewardTime
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import WithArguments, with_arguments
+from gpuprof.diagnosis.result.iteration_model import GenerationBudget, Iteration, PhaseBudget, RecordedPhase, RewardTime
 from gpuprof.errors import GpuprofError
-from gpuprof.report.arguments_terminal import render
-from gpuprof.report.drawn import drawn
+from gpuprof.report.terminal.arguments_terminal import render
+from gpuprof.report.terminal.drawn import drawn
 
 RUN = str(ROOT / "tests" / "data" / "rl" / "grpo")
 MS = 1_000_000

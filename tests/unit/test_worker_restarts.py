@@ -10,12 +10,12 @@ from helpers.eager_program import eager
 from helpers.make_run import LOADER, MS, RunBuilder
 from helpers.present import present
 
-from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.findings import worker_restarts
-from gpuprof.diagnosis.predicted_step import predict
-from gpuprof.diagnosis.run import RunFacts, run_facts
+from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
+from gpuprof.diagnosis.run.run import RunFacts, run_facts
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.tracefile.run import read_run
+from gpuprof.tracefile.run_folder.run import read_run
 
 LENGTH, USUAL_MS, WAIT_MS, MORE_MS = 6, 10.0, 40.0, 60.0
 

@@ -13,9 +13,9 @@ from helpers.program import BF16, MS, PLAIN, PRODUCT, US, Program
 from helpers.valid_json import document
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.page.html import render
-from gpuprof.report.terminal import plain
+from gpuprof.report.terminal.terminal import plain
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, common_unit
 
 DECODE = "void vllm::paged_attention_v2_kernel<bf16>"

@@ -7,7 +7,7 @@ import torch
 from helpers.case import case_of, only
 from helpers.cpu_recording import KERNEL_US, recorded
 
-from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
+from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.findings import redundant_forward
 from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
 from gpuprof.record.ranges import Ranges

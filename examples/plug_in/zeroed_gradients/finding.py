@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import call
+from gpuprof.diagnosis.result.fix import call
 from gpuprof.replay.transform import removed
 
 RANGE = re.compile(r"^Optimizer\.zero_grad#")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import log
 
 from gpuprof.diagnosis.comparison.comparison import Work
-from gpuprof.diagnosis.detect.fewer_tokens import LEAST_PADDING
+from gpuprof.diagnosis.detect.batches.fewer_tokens import LEAST_PADDING
 from gpuprof.diagnosis.detect.pair.candidates import (
     HOST_CAUSES,
     WEAK_WEIGHT,

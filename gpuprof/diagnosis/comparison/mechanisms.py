@@ -17,8 +17,8 @@ from gpuprof.diagnosis.comparison.predictions import combined, predictions
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.cells import allot
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.plug_ins import declarations
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.timeline.phases import PHASES
 
 

@@ -11,7 +11,7 @@ from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, times
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.run_model import Energy
+from gpuprof.diagnosis.result.run_model import Energy
 from gpuprof.timeline.unit import Unit
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 from gpuprof.diagnosis.comparison.comparison import Prediction, Work
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.diagnosis.plug_ins import declarations
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
 from gpuprof.units import Assumed, Share
 
 LIKE_PREDICTED: Assumed[Share] = 0.2

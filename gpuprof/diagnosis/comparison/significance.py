@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.comparison.comparison import Significance, Work
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.run import unprofiled_steps
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.run.run import unprofiled_steps
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Convention, Share, Steps
 

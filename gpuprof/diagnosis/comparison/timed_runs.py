@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from gpuprof.diagnosis.comparison.comparison import Mechanism, PhaseShare, Prediction, Step, Work
 from gpuprof.diagnosis.comparison.predictions import predictions
-from gpuprof.diagnosis.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import with_role
+from gpuprof.diagnosis.result.cpu_step import CpuStep, prepares_batches
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.unit import Unit

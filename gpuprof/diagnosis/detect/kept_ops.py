@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes, parse
-from gpuprof.projection.kept import Kept, OpUse, Training, kept
+from gpuprof.projection.memory.kept import Kept, OpUse, Training, kept
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, OP
 

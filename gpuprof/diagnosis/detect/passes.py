@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import latency as calibrated
-from gpuprof.costs.arguments import argument_shapes
+from gpuprof.costs.arguments import argument_shapes, parse
 from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
@@ -26,6 +26,23 @@ FEWEST_LAUNCHES: Assumed[Launches] = 20
 def shapes_in(case: Analysis, text: int) -> list[tuple[int, ...] | None]:
     """Shapes of an op's arguments by position, from the id of the recorded text (see `argument_shapes`)."""
     return argument_shapes(case.trace.text(text))
+
+
+def types_in(case: Analysis, row: int) -> tuple[str, ...]:
+    """Types of an op's arguments by position, as the profiler names them; empty where they were not recorded."""
+    return parse("", None, case.trace.text(int(case.trace.ops.types[row])), None, None).types
+
+
+def like_before(case: Analysis, row: int, start_ns: int) -> int | None:
+    """The op of a row's thread that ends before `start_ns` and begins last, if its first argument has the row's
+    shape: a cast before a copy or a sort, for example."""
+    ops = case.trace.ops
+    near = np.flatnonzero((ops.kind == OP) & (ops.thread == ops.thread[row]) & (ops.end_ns <= start_ns))
+    if not len(near):
+        return None
+    last = int(near[np.argmax(ops.start_ns[near])])
+    first, own = (shapes_in(case, int(ops.dims[one]))[:1] for one in (last, row))
+    return last if first == own else None
 
 
 def siblings(case: Analysis) -> tuple[I64, I64]:

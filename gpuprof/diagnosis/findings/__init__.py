@@ -7,9 +7,9 @@ made, and other names for it. Plug-ins add more (`gpuprof.diagnosis.plug_ins`).
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.declaration import Declaration, Role
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
+from gpuprof.diagnosis.detect.declared.declaration import Declaration, Role
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
     adapter_casts,
@@ -59,6 +59,7 @@ from gpuprof.diagnosis.findings import (
     recompute,
     recurrent_loop,
     redundant_forward,
+    separate_passes,
     slow_python,
     speculative_decoding,
     static_cache,
@@ -85,6 +86,7 @@ _MODULES = (
     graph_breaks,
     cuda_graphs,
     accumulation,
+    separate_passes,
     larger_batch,
     continuous_batching,
     speculative_decoding,

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, call, joined
+from gpuprof.diagnosis.detect.batches.batch_scaling import (
+    largest_factor,
+    micro_size,
+    room_note,
+    scaled_batch,
+    slower_host,
+)
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, call, joined
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.record.patches import BATCH
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
@@ -67,7 +73,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     after = f"{samples * factor} × {left}" if samples else f"{left}, each {factor} times as large"
     text = (
         f"an optimizer step accumulates {count} passes; {left} over {factor} times the samples would take "
-        f"{duration(steps[factor])} of {case.usual_step}"
+        f"{duration(case.stated(steps[factor]))} of {case.usual_step}"
     )
     room = room_note(case)
     fix = case.stack.fix(

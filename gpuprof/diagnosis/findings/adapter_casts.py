@@ -11,19 +11,19 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, call
+from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory_fixes import MemoryFix
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
@@ -33,7 +33,7 @@ from gpuprof.units import Assumed, Elements, Ops, Times
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory import RecordedMemory
+    from gpuprof.projection.memory.memory import RecordedMemory
 
 LOW_RANK_RATIO: Assumed[Times] = 4
 """Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import environment, without_call
+from gpuprof.diagnosis.result.fix import environment, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
+from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL
 from gpuprof.tracefile.trace import ANNOTATION
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.matmul_rates import half_precision_ns
-from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
-from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
+from gpuprof.diagnosis.detect.attention.attention_planning import bf16_would_plan
+from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code, joined, option
+from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code, joined, option
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, I64, Mask

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import compile as compile_calibrated
-from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
-from gpuprof.diagnosis.detect.compiled_passes import (
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     EAGER,
     REWRITTEN,
     TOO_OLD,
@@ -22,21 +22,21 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     waits_too_often,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled_regions import is_given_up, never_compiled
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.foreseen_breaks import Blocks, blocks_of, foreseen, in_words, with_calls
-from gpuprof.diagnosis.detect.graph_breaks import breaks, once_gone
-from gpuprof.diagnosis.detect.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.foreseen_breaks import Blocks, blocks_of, foreseen, in_words, with_calls
+from gpuprof.diagnosis.detect.compiled.graph_breaks import breaks, once_gone
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, assigned, call, code
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:

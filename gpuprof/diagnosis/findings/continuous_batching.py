@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
+from gpuprof.diagnosis.detect.batches.batch_scaling import best_factor, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import DEVICE
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     now = f"{batch:,} requests at once" if batch else "a batch"
     text = (
         f"{now}: the GPU works {duration(busy)} of {case.usual_step}; {factor} times as many would take"
-        f" {duration(step_ns)}"
+        f" {duration(case.stated(step_ns))}"
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"
     size = f"{batch * factor}" if batch else f"{factor} * batch_size"

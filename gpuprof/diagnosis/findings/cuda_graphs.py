@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.captured_graphs import captured, graphed, partly_captured
-from gpuprof.diagnosis.detect.compile_time import compile_ns
-from gpuprof.diagnosis.detect.compiled_passes import (
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, graphed, partly_captured
+from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     REWRITTEN,
     TOO_OLD,
     code_of,
@@ -19,22 +20,21 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     shapes_vary,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled_regions import GENERATED, is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.compiled_regions import GENERATED, is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.graph_breaks import first_links, once_gone
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.expert_loops import find_loops
-from gpuprof.diagnosis.detect.graph_breaks import first_links, once_gone
-from gpuprof.diagnosis.detect.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.replay.graph import launcher_of
 from gpuprof.tracefile.trace import Mask

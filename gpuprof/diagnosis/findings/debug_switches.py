@@ -10,10 +10,10 @@ import numpy as np
 
 from gpuprof.calibration import latency
 from gpuprof.calibration import slow as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import call, environment, without_call
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import call, environment, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import HOST
 from gpuprof.replay.transform import removed, scaled, without_waits

@@ -10,15 +10,15 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import recompute as recompute_calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
-from gpuprof.diagnosis.fix import as_fix, call
+from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
+from gpuprof.diagnosis.result.fix import as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in

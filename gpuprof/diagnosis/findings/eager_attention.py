@@ -11,21 +11,21 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.attention import Shape, backward_flops, forward_flops
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
+from gpuprof.costs.formulas.attention import Shape, backward_flops, forward_flops
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
-from gpuprof.diagnosis.fix import Code, Fix, call
+from gpuprof.diagnosis.result.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory_fixes import MemoryFix
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -35,7 +35,7 @@ from gpuprof.units import Assumed, Launches, Ops, Tokens
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory import RecordedMemory
+    from gpuprof.projection.memory.memory import RecordedMemory
 
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})

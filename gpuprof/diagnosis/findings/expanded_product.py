@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in, siblings
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.fix import call, code
+from gpuprof.diagnosis.result.fix import call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64

@@ -10,17 +10,17 @@ import numpy as np
 
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS, Loops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.fix import environment
+from gpuprof.diagnosis.result.fix import environment
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64, Mask

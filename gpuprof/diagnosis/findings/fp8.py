@@ -24,16 +24,16 @@ from gpuprof.costs.fp8 import (
 )
 from gpuprof.costs.fp8 import layer_speedup as alone
 from gpuprof.costs.hardware import Gpu, load_gpus
-from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled.compiled_passes import Passes, compiled, shapes_vary, whole_passes
+from gpuprof.diagnosis.detect.compiled.compiled_regions import GENERATED
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
-from gpuprof.diagnosis.detect.compiled_passes import Passes, compiled, shapes_vary, whole_passes
-from gpuprof.diagnosis.detect.compiled_regions import GENERATED
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.linear_layers import LayerMatmul, layer_matmuls
-from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, Absent, Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import call, code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.linear_layers import LayerMatmul, layer_matmuls
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.trace import F64, Mask

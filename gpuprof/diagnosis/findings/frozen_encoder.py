@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Fix, arguments, as_fix, option
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Fix, arguments, as_fix, option
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -23,7 +23,7 @@ from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
-    from gpuprof.diagnosis.frozen_passes import FrozenPasses
+    from gpuprof.diagnosis.recorded.frozen_passes import FrozenPasses
 
 LEAST_PASS_SHARE: Assumed[Share] = 0.05
 """Smallest share of the step that the passes take on the GPU or the CPU; less is not worth a cache."""

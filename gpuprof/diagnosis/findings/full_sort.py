@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import code
+from gpuprof.costs.dtypes import element_bytes, format_of
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.passes import like_before, shapes_in, types_in
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import removed, scaled
+from gpuprof.replay.transform import at_most, removed, scaled
 from gpuprof.tracefile.trace import I64, OP
 from gpuprof.units import Assumed, Share
 
@@ -33,7 +34,6 @@ VIEWS = frozenset({"aten::slice", "aten::narrow", "aten::select", "aten::as_stri
 """Ops on the result that launch nothing."""
 RADIX = re.compile(r"radix_?sort", re.IGNORECASE)
 """Kernels whose passes depend on the number of bits."""
-TYPES = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 SORTS = frozenset({"aten::sort", "aten::argsort"})
 
 PAGE = Page(
@@ -92,7 +92,7 @@ def _before_the_cast(case: Analysis) -> Iterator[Proposal]:
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (sorting, graph.on_gpu))
     if not took or took < LEAST_SORT_SHARE * whole:
         return
-    half, wide = (_type(case, cast, at) for cast in list(casts.values())[:1] for at in (1, 0))
+    half, wide = (_format(case, cast, at) for cast in list(casts.values())[:1] for at in (1, 0))
 
     def change_to(level: int) -> Change:
         factor = calibrated.SORT_16_BITS.rising[level]
@@ -161,20 +161,16 @@ def _sorts(case: Analysis) -> I64:
 
 def _cast_of(case: Analysis, row: int) -> int | None:
     """The copy that casts a sort's input from 16 bits, if it is the op before the sort."""
-    ops, trace = case.trace.ops, case.trace
-    begun = np.flatnonzero((ops.kind == OP) & (ops.thread == ops.thread[row]) & (ops.start_ns < ops.start_ns[row]))
-    if not len(begun) or _type(case, row, 0) != "fp32":
+    ops = case.trace.ops
+    last = like_before(case, row, int(ops.start_ns[row])) if _format(case, row, 0) == "fp32" else None
+    if last is None or case.trace.text(int(ops.name[last])) != "aten::copy_":
         return None
-    last = int(begun[np.argmax(ops.start_ns[begun])])
-    same = shapes_in(case, int(ops.dims[last]))[:1] == shapes_in(case, int(ops.dims[row]))[:1]
-    casts = trace.text(int(ops.name[last])) == "aten::copy_" and _type(case, last, 1) in ("bf16", "fp16")
-    return last if same and casts and ops.end_ns[last] <= ops.start_ns[row] else None
+    return last if _format(case, last, 1) in ("bf16", "fp16") else None
 
 
-def _type(case: Analysis, row: int, at: int) -> str:
-    """Type of an op's argument; empty if it is another one, or was not recorded."""
-    types = (case.trace.text(int(case.trace.ops.types[row])) or "").strip("[]").split(", ")
-    return TYPES.get(types[at].strip('"'), "") if at < len(types) else ""
+def _format(case: Analysis, row: int, at: int) -> str:
+    """Number format of an op's argument; empty if it is no tensor, or was not recorded."""
+    return format_of(types[at]) if at < len(types := types_in(case, row)) else ""
 
 
 def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int | None:
@@ -198,9 +194,7 @@ def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int
 
 def _bytes(case: Analysis, row: int) -> int:
     """Bytes per element of a sort's input."""
-    text = case.trace.text(int(case.trace.ops.types[row])) or ""
-    wide = {'["double': 8, '["long': 8, '["float': 4, '["int': 4}
-    return next((size for name, size in wide.items() if text.startswith(name)), 2)
+    return element_bytes(next(iter(types_in(case, row)), "")) or 2
 
 
 def _selected(case: Analysis, found: Sorted, level: int) -> Change:
@@ -208,20 +202,11 @@ def _selected(case: Analysis, found: Sorted, level: int) -> Change:
     best."""
     assert case.roofline is not None
     rate = case.roofline.ceilings.memory_bytes_per_s
-    graph, parts = case.graph, list[tuple[I64, float]]()
+    parts = list[tuple[I64, float]]()
     for row, size in zip(found.ops.tolist(), found.read_bytes.tolist(), strict=True):
         wanted = calibrated.TOPK_PASSES.rising[level] * size / rate * 1e9
-        parts.append((np.flatnonzero(case.nodes_within(case.ops_at([row])) & graph.on_gpu), wanted))
-
-    def change(graph: Graph) -> Graph:
-        duration = graph.duration_ns.copy()
-        for nodes, wanted in parts:
-            now = float(duration[nodes].sum())
-            if now > 0:
-                duration[nodes] *= min(wanted / now, 1.0)
-        return graph.with_durations(duration)
-
-    return change
+        parts.append((np.flatnonzero(case.nodes_within(case.ops_at([row])) & case.graph.on_gpu), wanted))
+    return partial(at_most, parts=parts)
 
 
 FINDING = Declaration(

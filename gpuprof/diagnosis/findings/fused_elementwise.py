@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.fused_kernels import Fused
-from gpuprof.diagnosis.detect.fused_sequences import (
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
+from gpuprof.diagnosis.detect.gpu.fused_sequences import (
     GATE,
     KEYS,
     KINDS,
@@ -24,14 +25,12 @@ from gpuprof.diagnosis.detect.fused_sequences import (
     Sequences,
     find_sequences,
 )
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.loss_head import fused_linear_ns, loss_head
+from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Fix, assigned, call, code, joined
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration, listed
 from gpuprof.units import Assumed, Share
 
@@ -268,10 +267,6 @@ FINDING = Declaration(
     lowers=("slow_kernels",),
     synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     titles=(
-        *(
-            re.sub(r"[^a-z]+", "_", _title(names).lower()).strip("_")
-            for most in range(1, len(PIECES) + 1)
-            for names in itertools.combinations(PIECES, most)
-        ),
+        *(key(_title(names)) for most in range(1, len(PIECES) + 1) for names in itertools.combinations(PIECES, most)),
     ),
 )

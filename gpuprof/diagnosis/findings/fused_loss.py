@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.loss_head import LossHead, fused_linear, fused_linear_ns, loss_head
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.losses.loss_head import LossHead, fused_linear, fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import code
-from gpuprof.diagnosis.sentences import duration
-from gpuprof.units import Bytes, Convention
+from gpuprof.diagnosis.result.fix import code
+from gpuprof.diagnosis.sentences import GIB, duration
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-GIB: Convention[Bytes] = 2**30
 LEAST_BYTES = GIB
 """Smallest size of the logits for which another loss is proposed."""
 

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
-from gpuprof.diagnosis.detect.captured_graphs import captured, partly_captured
-from gpuprof.diagnosis.detect.compiled_after_all import compiled_after_all
-from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
-from gpuprof.diagnosis.detect.compiled_regions import (
+from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, partly_captured
+from gpuprof.diagnosis.detect.compiled.compiled_after_all import compiled_after_all
+from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.compiled.compiled_regions import (
     GENERATED,
     BrokenAt,
     broken_at,
     calls_a_pass,
     never_compiled,
 )
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.uncompiled import uncompiled
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Fix, as_fix, call, without_call
+from gpuprof.diagnosis.detect.compiled.uncompiled import uncompiled
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Fix, as_fix, call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, without_waits
-from gpuprof.tracefile.compiler import GraphBreak
+from gpuprof.tracefile.run_folder.compiler import GraphBreak
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 

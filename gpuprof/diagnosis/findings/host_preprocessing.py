@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.offloaded import computed_on_cpu
-from gpuprof.diagnosis.detect.own_lines import batch_lines
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, call, other_way
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
+from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.sample_preparation import preparing
+from gpuprof.projection.changes.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import recompute as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import call, code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import call, code
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, Mask

@@ -1,4 +1,4 @@
-"""The GPU waits for batches, prepared by the training process or by too few workers."""
+"""The training waits for batches, prepared by the training process or by too few workers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.own_lines import batch_lines
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, call
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
@@ -27,7 +27,7 @@ from gpuprof.units import Convention, Workers
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.diagnosis.run_budget import Feed
+    from gpuprof.diagnosis.mean_step.run_budget import Feed
 
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
@@ -35,10 +35,10 @@ MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 PAGE = Page(
     id="input_workers",
     removes="input",
-    title="The GPU waits for the next batch",
+    title="The training waits for the next batch",
     means="""
-The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile nothing is
-launched and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer contains
+The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile it trains
+nothing, and a GPU gets no work. Worker processes prepare batches while a step runs, so the step no longer contains
 the input.
 """,
     detected="""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
-from gpuprof.diagnosis.detect.batch_scaling import (
+from gpuprof.diagnosis.detect.batches.batch_scaling import (
     FACTORS,
     best_factor,
     largest_factor,
@@ -19,19 +19,18 @@ from gpuprof.diagnosis.detect.batch_scaling import (
     scaled_batch,
     slower_host,
 )
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.longest_samples import longer_batches
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Code, arguments, as_fix, call
-from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import (
+from gpuprof.diagnosis.detect.batches.longest_samples import longer_batches
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, arguments, as_fix, call
+from gpuprof.diagnosis.sentences import GIB, duration
+from gpuprof.projection.changes.batch import (
     communication_at_worst,
     model_phases,
 )
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.units import Bytes, Convention
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -112,7 +111,6 @@ def _after_freeing(case: Analysis, chosen: float, step_ns: float) -> Proposal:
 
 
 FREE = as_fix("first free memory: gpuprof memory lists what saves how much, and what it costs\n")
-GIB: Convention[Bytes] = 1 << 30
 
 
 def _computed_again(graph: Graph) -> Graph:
@@ -136,7 +134,7 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {duration(busy)} of {case.usual_step}; "
-        f"{chosen:g} times as much would take {duration(step_ns)}"
+        f"{chosen:g} times as much would take {duration(case.stated(step_ns))}"
     ) + (f", padded to {longer.tokens:.2f} times the length" if longer.tokens > 1 else "")
     room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)

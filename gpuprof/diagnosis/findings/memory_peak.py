@@ -11,15 +11,15 @@ import numpy as np
 
 from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
-from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.loss_head import ops_of_logits
-from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy, Priced
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Fix
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.batch import model_phases
-from gpuprof.projection.memory_fixes import CHECKPOINTING, OPTIMIZER, MemoryFix, recorded_footprint
+from gpuprof.diagnosis.detect.batches.batch_scaling import scaled_batch
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy, Priced
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.losses.loss_head import ops_of_logits
+from gpuprof.diagnosis.result.fix import Fix
+from gpuprof.projection.changes.batch import model_phases
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_fixes import CHECKPOINTING, OPTIMIZER, MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
@@ -28,8 +28,8 @@ from gpuprof.units import Assumed, Bytes, Convention, Elements, Published, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.projection.activations import Recorded
-    from gpuprof.projection.memory import RecordedMemory, Trained
+    from gpuprof.projection.memory.activations import Recorded
+    from gpuprof.projection.memory.memory import RecordedMemory, Trained
 
 REPEATED_FORWARD: Assumed[tuple[Ratio, Ratio, Ratio]] = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""

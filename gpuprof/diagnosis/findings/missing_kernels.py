@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.fused_kernels import Fused
-from gpuprof.diagnosis.detect.fused_sequences import FILTER_WIDTHS, causal_convolutions
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
+from gpuprof.diagnosis.detect.gpu.fused_sequences import FILTER_WIDTHS, causal_convolutions
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence, Issue
-from gpuprof.diagnosis.fix import as_fix, code
-from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.result.diagnosis import Evidence, Issue
+from gpuprof.diagnosis.result.fix import as_fix, code
+from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
@@ -33,7 +33,7 @@ from gpuprof.units import Convention, Entries
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.tracefile.program import Program, Warned
+    from gpuprof.tracefile.run_folder.program import Program, Warned
 
 MOST_SHOWN: Convention[Entries] = 3
 """Warnings that the note quotes."""
@@ -107,13 +107,15 @@ def _share(program: Program, case: Analysis | None) -> str:
         for of in (graph.on_gpu, host)
     ]
     then = min(case.step_of(removed(graph, nodes)), case.step_ns)
-    likely = [min(case.step_of(scaled(graph, nodes, left)), case.step_ns) for left in calibrated.LEFT.rising]
+    likely = [
+        case.stated(min(case.step_of(scaled(graph, nodes, left)), case.step_ns)) for left in calibrated.LEFT.rising
+    ]
     less = 100 * (1 - then / case.step_ns) if case.step_ns else 0.0
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
         f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work it would take"
-        f" {duration(then)} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
+        f" {duration(case.stated(then))} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
         f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {duration(likely[1])}"
         f" ({duration(likely[0])} to {duration(likely[2])})."
     )

@@ -10,13 +10,13 @@ import numpy as np
 
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
-from gpuprof.diagnosis.detect.batch_scaling import USABLE_MEMORY
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, call
+from gpuprof.diagnosis.detect.batches.batch_scaling import USABLE_MEMORY
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.replay.transform import removed
-from gpuprof.timeline.gpu_concurrency import take_turns
+from gpuprof.timeline.gpu.gpu_concurrency import take_turns
 from gpuprof.units import Assumed, Bytes
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.host_pace import pace_and_spread
+from gpuprof.replay.unprofiled.host_pace import pace_and_spread
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP, Mask
 from gpuprof.units import Assumed, Ops

@@ -10,12 +10,13 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.kernel_reach import GEMM, kernel_reach
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.kernel_reach import GEMM, kernel_reach
+from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
+from gpuprof.diagnosis.result.fix import Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, Mask
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 LEAST_MATMUL_SHARE: Assumed[Share] = 0.03
 """Share of the step that such kernels take above their reach, from which on they are worth a look."""
-ALIGNED_ELEMENTS: Published[Elements] = 8
-"""Values of 16 bits in 16 bytes, which tensor cores are fed with at once."""
 PADDED_TO: Published[Elements] = 64
 """A multiple of this fits the tiles of all libraries."""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})

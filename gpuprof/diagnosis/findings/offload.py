@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import offload as calibrated
-from gpuprof.diagnosis.detect.around_copies import left_around
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
-from gpuprof.diagnosis.detect.offloaded import Kind, Offload, computed, find_offload, trained_parameters
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
-from gpuprof.diagnosis.fix import Fix, as_fix, call, code, joined
-from gpuprof.diagnosis.sentences import duration
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
+from gpuprof.diagnosis.result.fix import Fix, as_fix, call, code, joined
+from gpuprof.diagnosis.sentences import GIB, duration
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import F64, Mask
-from gpuprof.units import Assumed, Bytes, Convention, Ratio
+from gpuprof.units import Assumed, Convention, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -40,7 +40,6 @@ _MOMENTS_TRAFFIC: Convention[Ratio] = 16.0
 """Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
 PAGING_SLOWER: Assumed[Ratio] = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
-GIB: Convention[Bytes] = 2**30
 
 PAGE = Page(
     id="offload",
@@ -292,14 +291,12 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     if found is None:
         return
     for proposal in on_gpu(case, found):
-        nodes, left = shorter(case.graph, proposal.change)
-        yield Part(
+        yield part_of(
+            case.graph,
+            proposal.change,
+            _OPS if found.kind == "ops" else _STATE,
+            "it is copied there and back, or computed there, although it fits on the GPU",
             kind="memory",
-            what=_OPS if found.kind == "ops" else _STATE,
-            nodes=nodes,
-            change=proposal.change,
-            reach=left,
-            why="it is copied there and back, or computed there, although it fits on the GPU",
         )
 
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.one_hot_losses import find_one_hot_losses
+from gpuprof.costs.formulas.gemm import is_matmul
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.losses.one_hot_losses import find_one_hot_losses
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, assigned
+from gpuprof.diagnosis.result.fix import Code, assigned
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import OP
+from gpuprof.replay.transform import at_most
+from gpuprof.tracefile.trace import OP, Mask
 from gpuprof.units import Assumed, Bytes, Published, Share, Times
 
 if TYPE_CHECKING:
+    from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
@@ -103,21 +105,8 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
         return
     tokens, classes = max(((one.tokens, one.classes) for one in losses), key=math.prod)
     one_pass = float(sum(LOSS_BYTES * one.tokens * one.classes for one in losses))
-    ceiling = case.roofline.ceilings.memory_bytes_per_s / 1e9
-
-    def with_labels(level: int) -> Change:
-        rate = ceiling * calibrated.FUSED_MEMORY.falling[level]
-
-        def change(graph: Graph) -> Graph:
-            duration = graph.duration_ns.copy()
-            for mask, passes in ((forward, FORWARD_PASSES), (backward, BACKWARD_PASSES)):
-                now = float(duration[mask].sum())
-                if now > 0:
-                    duration[mask] *= min(passes * one_pass / rate / now, 1.0)
-            return graph.with_durations(duration)
-
-        return change
-
+    moved = ((forward, FORWARD_PASSES * one_pass), (backward, BACKWARD_PASSES * one_pass))
+    best, usual, worst = _moving(case.roofline, moved)
     text = (
         f"targets of {tokens:,} × {classes:,} values are made from labels and multiplied by log-probabilities:"
         f" {duration(case.per_step(took))} of GPU time {case.unit.a}, forward and backward"
@@ -127,9 +116,9 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
         evidence=spans(case, text, forward | backward),
         fix=assigned("loss", Code("torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)"))
         + "  # instead of one_hot(labels) * log_softmax(logits)",
-        change=with_labels(1),
-        best=with_labels(0),
-        worst=with_labels(2),
+        change=usual,
+        best=best,
+        worst=worst,
         claims=("logits",),
         key="loss",
     )
@@ -152,31 +141,25 @@ def _lookup(case: Analysis) -> Iterator[Proposal]:
     )
     rows, table = (ELEMENT_BYTES * count * found.width for count in (found.tokens, found.classes))
     calls = len(found.stretches)
-
-    ceiling = case.roofline.ceilings.memory_bytes_per_s / 1e9
-
-    def lookup(level: int) -> Change:
-        rate = ceiling * calibrated.FUSED_MEMORY.falling[level]
-
-        def change(graph: Graph) -> Graph:
-            duration = graph.duration_ns.copy()
-            for mask, moved in ((forward, 2 * rows), (backward, table + 3 * rows)):
-                now = float(duration[mask].sum())
-                if now > 0:
-                    duration[mask] *= min(calls * moved / rate / now, 1.0)
-            return graph.with_durations(duration)
-
-        return change
-
+    moved = ((forward, calls * 2 * rows), (backward, calls * (table + 3 * rows)))
+    best, usual, worst = _moving(case.roofline, moved)
     yield Proposal(
         title="an embedding in place of one-hot vectors",
         evidence=spans(case, text, nodes),
         fix=assigned("states", Code("torch.nn.functional.embedding(tokens, table)"))
         + "  # instead of one_hot(tokens) @ table",
-        change=lookup(1),
-        best=lookup(0),
-        worst=lookup(2),
+        change=usual,
+        best=best,
+        worst=worst,
     )
+
+
+def _moving(roofline: Roofline, moved: Sequence[tuple[Mask, float]]) -> list[Change]:
+    """The graph whose nodes take as long as their bytes at the rate of a fused kernel, and never longer than now: at
+    best, as expected, at worst. moved: (nodes, bytes)."""
+    ceiling = roofline.ceilings.memory_bytes_per_s / 1e9
+    rates = [ceiling * share for share in calibrated.FUSED_MEMORY.falling]
+    return [partial(at_most, parts=[(nodes, size / rate) for nodes, size in moved]) for rate in rates]
 
 
 def find_lookups(case: Analysis) -> Lookups | None:

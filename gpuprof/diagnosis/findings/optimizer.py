@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.gradient_scaler import STEP, gradient_scaler
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.gradient_scaler import STEP, gradient_scaler
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2, torch_version
-from gpuprof.diagnosis.fix import Fix, call
+from gpuprof.diagnosis.result.fix import Fix, call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory_fixes import OPTIMIZER as STATE
-from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_fixes import OPTIMIZER as STATE
+from gpuprof.projection.memory.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -33,7 +33,7 @@ from gpuprof.units import Published, Version
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory import RecordedMemory
+    from gpuprof.projection.memory.memory import RecordedMemory
 
 FUSABLE = frozenset({"Adam", "AdamW", "SGD"})
 """Optimizers of torch.optim that take `fused=True` on CUDA."""

@@ -9,19 +9,19 @@ import numpy as np
 
 from gpuprof.calibration import batch as batch_calibrated
 from gpuprof.calibration import padding as calibrated
-from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.fewer_tokens import LEAST_PADDING, fewer_tokens
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part
-from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import Fix, call, described
-from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.detect.batches.fewer_tokens import LEAST_PADDING, fewer_tokens
+from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.result.fix import Fix, call, described
+from gpuprof.diagnosis.result.run_model import Work
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory_fixes import MemoryFix
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -29,7 +29,7 @@ from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.projection.memory import RecordedMemory
+    from gpuprof.projection.memory.memory import RecordedMemory
 
 UNEVEN_PASSES: Assumed[Ratio] = 1.1
 """The longest pass over the mean one from which passes of equal length are worth naming."""

@@ -10,15 +10,15 @@ import numpy as np
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import offload as offload_calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.copy_waits import copies_to_device
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.offloaded import find_offload
+from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.fix import call
+from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import shapes as shapes_calibrated
-from gpuprof.diagnosis.detect.compiling import LENGTH_MULTIPLE, in_most_steps
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.shape_costs import (
+from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE, in_most_steps
+from gpuprof.diagnosis.detect.compiled.shape_costs import (
     CUDNN_ATTENTION,
     LEAST_COST_SHARE,
     WITHOUT_CUDNN,
@@ -22,11 +19,14 @@ from gpuprof.diagnosis.detect.shape_costs import (
     of_timed,
     spread,
 )
-from gpuprof.diagnosis.fix import Fix
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import scaled
+from gpuprof.replay.unprofiled.planning import planning
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change

@@ -11,18 +11,18 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import loops as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops, ops_of, some_of
+from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, reading_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.passes import shorter_walk
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.replace_work import replacement_of, with_walk
-from gpuprof.diagnosis.detect.small_op_loops import find_small_loops, ops_of, some_of
-from gpuprof.diagnosis.detect.tensor_loops import LISTS, reading_loops
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64
@@ -56,7 +56,8 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
 those that another branch interrupts), outside autograd, optimizers and data loaders, if it takes at least 2 % of the
 step. It has no matrix multiplications, convolutions, attention or norms: those are layers, which need the result of the
-layer before.
+layer before. A loop that only lists tensors (views, `.detach()`) and launches nothing is none: an op over all rounds
+needs that list, too.
 """,
     gain="""
 Launches and Python code of a loop become those of two rounds (one to four). So does the time that each of its kernels

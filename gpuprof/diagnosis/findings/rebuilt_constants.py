@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loops as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.rebuilt_constants import find_rebuilt_constants
-from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.rebuilt_constants import find_rebuilt_constants
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled, without_waits

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.rebuilt_weights import Rebuilt, rebuilt_weights
-from gpuprof.diagnosis.detect.repeated_weights import Again, repeated_weights
-from gpuprof.diagnosis.fix import as_fix, code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.repeated.rebuilt_weights import Rebuilt, rebuilt_weights
+from gpuprof.diagnosis.detect.repeated.repeated_weights import Again, repeated_weights
+from gpuprof.diagnosis.result.fix import as_fix, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import nodes_in
@@ -143,15 +143,11 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     for proposal in case.proposals(find):
         if proposal.key != "again":
             continue
-        nodes, left = shorter(case.graph, proposal.change)
-        own, on_gpu = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, nodes & case.graph.on_gpu))
-        yield Part(
-            kind="gpu" if 2 * on_gpu > own else "host",
-            what="weights that are computed again at each use",
-            nodes=nodes,
-            change=proposal.change,
-            reach=left,
-            why="their parameters are the same as at the first use in the step",
+        yield part_of(
+            case.graph,
+            proposal.change,
+            "weights that are computed again at each use",
+            "their parameters are the same as at the first use in the step",
         )
 
 

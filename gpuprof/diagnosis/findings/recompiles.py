@@ -10,15 +10,10 @@ import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.compiled_after_all import calls_of, compiled_after_all
-from gpuprof.diagnosis.detect.compiled_regions import is_given_up
-from gpuprof.diagnosis.detect.compiling import in_most_steps
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, claim_idle
-from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.shape_costs import (
+from gpuprof.diagnosis.detect.compiled.compiled_after_all import calls_of, compiled_after_all
+from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up
+from gpuprof.diagnosis.detect.compiled.compiling import in_most_steps
+from gpuprof.diagnosis.detect.compiled.shape_costs import (
     CUDNN_ATTENTION,
     WITHOUT_CUDNN,
     compiled_or_loaded,
@@ -27,13 +22,18 @@ from gpuprof.diagnosis.detect.shape_costs import (
     of_timed,
     spread,
 )
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, claim_idle
+from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed
-from gpuprof.tracefile.compiler import CompiledFunction
+from gpuprof.replay.unprofiled.planning import planning
+from gpuprof.tracefile.run_folder.compiler import CompiledFunction
 from gpuprof.tracefile.trace import OP, Mask
 from gpuprof.units import Assumed, Convention, Entries, Share
 

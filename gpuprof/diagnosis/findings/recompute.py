@@ -12,37 +12,35 @@ import numpy as np
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.batch_scaling import FACTORS, indices
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.batches.batch_scaling import FACTORS, indices
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
-from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, free_bytes, recomputed
-from gpuprof.diagnosis.fix import call, without_call
+from gpuprof.diagnosis.detect.repeated.recomputed_passes import CHECKPOINT, free_bytes, recomputed
+from gpuprof.diagnosis.result.fix import call, without_call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection import memory_changes as changes
-from gpuprof.projection.memory_fixes import MemoryFix
+from gpuprof.projection.memory import memory_changes as changes
+from gpuprof.projection.memory.memory_changes import INPUT_BYTES_AN_ELEMENT
+from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import HOST, Graph
-from gpuprof.replay.planning import planning
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
+from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
-from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.cells import Cell
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory import RecordedMemory
+    from gpuprof.projection.memory.memory import RecordedMemory
 
-INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
-"""Of an element of a layer's input."""
 
 PAGE = Page(
     id="recompute",
@@ -267,15 +265,12 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     again = recomputed(case)
     if not again.any():
         return
-    change = without(case, again)
-    nodes, left = shorter(case.graph, change)
-    yield Part(
+    yield part_of(
+        case.graph,
+        without(case, again),
+        "the forward pass computed again",
+        "gradient checkpointing keeps less memory and computes more",
         kind="memory",
-        what="the forward pass computed again",
-        nodes=nodes,
-        change=change,
-        reach=left,
-        why="gradient checkpointing keeps less memory and computes more",
     )
 
 

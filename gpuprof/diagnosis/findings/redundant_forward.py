@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.ledger_part import Part
+from gpuprof.costs.formulas.gemm import is_matmul
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_busy
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.zeroed_work import find_zeroed
-from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.replay.transform import removed

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, call, code, option
+from gpuprof.diagnosis.detect.batches.batch_scaling import scaled_batch
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, call, code, option
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.batch import model_phases
+from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.units import Assumed, Sequences, Tokens
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import Code, assigned, call
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import Code, assigned, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
-from gpuprof.timeline.cache_appends import cache_appends
+from gpuprof.timeline.gpu.cache_appends import cache_appends
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change

@@ -6,15 +6,15 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.proposal import LEAST_GAIN, MARKED_GAIN, SEVERE_GAIN, Page
-from gpuprof.diagnosis.detect.slow_rank import most_of_excess
-from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
-from gpuprof.diagnosis.fix import Fix, as_fix, call
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, MARKED_GAIN, SEVERE_GAIN, Page
+from gpuprof.diagnosis.detect.ranks.slow_rank import most_of_excess
+from gpuprof.diagnosis.result.diagnosis import Evidence, Finding, Range
+from gpuprof.diagnosis.result.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.gang import Excess, Gang
+    from gpuprof.diagnosis.detect.ranks.gang import Excess, Gang
 
 PAGE = Page(
     id="straggler",

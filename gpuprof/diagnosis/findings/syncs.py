@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
-from gpuprof.diagnosis.detect.copy_waits import copies_to_device, in_copies
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.expert_loops import find_loops
-from gpuprof.diagnosis.detect.gradient_scaler import (
+from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.gradient_scaler import (
     GradientScaler,
     gradient_scaler,
     is_optimizer_step,
     without_checks,
 )
-from gpuprof.diagnosis.detect.offloaded import computed_on_cpu
+from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Proposal
+from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
+from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
+from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Absent, Claim, Page, Proposal
-from gpuprof.diagnosis.detect.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
-from gpuprof.diagnosis.detect.value_chains import preparations
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.calls import STREAM_WAIT
+from gpuprof.replay.build.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
-from gpuprof.timeline.dispatch import has_ops
+from gpuprof.timeline.cpu.dispatch import has_ops
+from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.timeline.frames import FrameIndex
-from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Steps
 

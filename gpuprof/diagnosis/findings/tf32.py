@@ -11,15 +11,15 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.matmul_rates import computed_ns
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.matmul_types import why_unknown
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import NEGLIGIBLE_CHANGE, Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import NEGLIGIBLE_CHANGE, Absent, Page, Proposal
-from gpuprof.diagnosis.fix import call
+from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask

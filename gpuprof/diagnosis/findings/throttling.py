@@ -11,10 +11,10 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import as_fix
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL

@@ -10,16 +10,16 @@ import numpy as np
 
 from gpuprof.calibration import offload as calibrated
 from gpuprof.costs.dtypes import element_bytes
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.offloaded import find_offload
-from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.fix import code
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.passes import like_before, shapes_in, types_in
+from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
-from gpuprof.tracefile.trace import F64, I64, OP
+from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Bytes
 
 if TYPE_CHECKING:
@@ -145,9 +145,7 @@ def _before(case: Analysis, op: int) -> int | None:
     outer = op
     while parent[outer] >= 0 and case.trace.text(int(ops.name[parent[outer]])) in ("aten::to", "aten::_to_copy"):
         outer = int(parent[outer])
-    near = np.flatnonzero((ops.kind == OP) & (ops.thread == ops.thread[op]) & (ops.end_ns <= ops.start_ns[outer]))
-    last = int(near[np.argmax(ops.start_ns[near])]) if len(near) else -1
-    return last if last >= 0 and _shape(case, last) == _shape(case, op) else None
+    return like_before(case, op, int(ops.start_ns[outer]))
 
 
 def _after(case: Analysis, op: int, casts: I64) -> int | None:
@@ -166,8 +164,7 @@ def _shape(case: Analysis, row: int) -> tuple[int, ...] | None:
 
 def _types(case: Analysis, row: int) -> tuple[str, str]:
     """(type that a copy writes, type that it reads); empty where they were not recorded."""
-    types = (case.trace.text(int(case.trace.ops.types[row])) or "").strip("[]").split(", ")
-    return (types[0].strip('"'), types[1].strip('"')) if len(types) > 1 else ("", "")
+    return (types[0], types[1]) if len(types := types_in(case, row)) > 1 else ("", "")
 
 
 def _share_left(narrow: str, wide: str) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.own_lines import batch_lines
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
-from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.fix import call
+from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.record.patches import WORKERS
 from gpuprof.replay.mean_step import WORKER_STARTS

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
-from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
-from gpuprof.diagnosis.iteration_steps import phased_steps, steps_of_iteration
 from gpuprof.diagnosis.iterations.percentile import percentile
+from gpuprof.diagnosis.mean_step.iteration_steps import phased_steps, steps_of_iteration
+from gpuprof.diagnosis.result.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
-from gpuprof.tracefile.phased_steps import Generated, PhasedStep
-from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.run_folder.phased_steps import Generated, PhasedStep
+from gpuprof.tracefile.run_folder.run import RunFolder
 
 STAGES = (("baseline_free",), ("baseline_free", "baseline_sync", "sampling", "settle"))
 """Stages whose steps ran without a profiler; the second set is used if the first has no whole iteration."""

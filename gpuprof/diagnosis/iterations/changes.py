@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from gpuprof.calibration import inference
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.fix import assigned, joined
-from gpuprof.diagnosis.iteration_model import Change, Iteration
 from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share, decode_busy_share
-from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import Factors, iteration_with
+from gpuprof.diagnosis.result.fix import assigned, joined
+from gpuprof.diagnosis.result.iteration_model import Change, Iteration
 from gpuprof.record.phase_names import (
     BACKWARD,
     ENVIRONMENT,
@@ -53,7 +52,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     saved = found.decode_ns * (1 - found.p95 / found.longest)
     length = math.ceil(found.p95)
     yield change(
-        iteration.mean_ns, "completion_tail", TITLES["completion_tail"][0], trainer.set(argument, length),
+        iteration.mean_ns, "completion_tail", trainer.set(argument, length),
         (saved * (1 - calibrated.SPREAD.value), saved, saved * (1 + calibrated.SPREAD.value)),
         f"generation decodes {found.longest:.0f} tokens until the longest completion ends; 95 % of them are not longer"
         f" than {length}",
@@ -73,7 +72,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     if not trainer.awaits_rewards:
         fix = f"call {names} from one reward function, each in a thread (concurrent.futures.ThreadPoolExecutor)"
     yield change(
-        iteration.mean_ns, "rewards_at_once", TITLES["rewards_at_once"][0],
+        iteration.mean_ns, "rewards_at_once",
         fix, (saved * (1 - calibrated.SPREAD.value), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
     )  # fmt: skip
@@ -87,7 +86,7 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     saved = min(ahead, rest)
     yield change(
-        iteration.mean_ns, "generation_ahead", TITLES["generation_ahead"][0],
+        iteration.mean_ns, "generation_ahead",
         "trl.experimental.async_grpo (AsyncGRPOTrainer), with a vLLM server on another GPU"
         if (trainer.name or "").startswith("GRPO") else "an asynchronous trainer with a generator on another GPU",
         (0.5 * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
@@ -113,7 +112,7 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
         allowed = assigned("trainer.generation_config.disable_compile", False)
         fix = replace(joined([fix, allowed]), patch=None)
     yield change(
-        iteration.mean_ns, "decode_cpu", TITLES["decode_cpu"][0], fix,
+        iteration.mean_ns, "decode_cpu", fix,
         (0.3 * most, 0.7 * most, most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that time (how"
         " close it gets is assumed)",
@@ -136,7 +135,7 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     low, expected, high = (spent * (1 - left) for left in inference.CACHE_LEFT.falling)
     fix, condition = trainer.static_cache(argument, {"cache_implementation": "static"})
     yield change(
-        iteration.mean_ns, "cache_copies", TITLES["cache_copies"][0], fix, (low, expected, high),
+        iteration.mean_ns, "cache_copies", fix, (low, expected, high),
         f"{copies.count:,} concatenations per iteration copy the cache, extrapolated from the recorded decode steps;"
         " compiling the decode step over it is a separate change (decode_cpu)",
         condition,
@@ -155,7 +154,7 @@ def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     saved = [found.decode_ns - max(found.decode_ns / times, least) for times in calibrated.ENGINE.rising]
     fix = trainer.set("use_vllm", True, "vllm_mode", "colocate")
     yield change(
-        iteration.mean_ns, "serving_engine", TITLES["serving_engine"][0], fix,
+        iteration.mean_ns, "serving_engine", fix,
         (saved[0], saved[1], saved[2]),
         "published: 2 to 15 times the tokens per second of transformers.generate, at most the pace of the recorded GPU"
         " work; not measured here, and the copy of the weights to the engine is not counted",
@@ -172,7 +171,7 @@ def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     if argument is None or trainer.settings.get(argument) is True or trainer.settings.get("use_vllm") is True:
         return
     yield change(
-        iteration.mean_ns, "ended_sequences", TITLES["ended_sequences"][0], trainer.set(argument, True),
+        iteration.mean_ns, "ended_sequences", trainer.set(argument, True),
         continuous_saved_ns(found.decode_ns, busy, found.ended_share),
         f"{100 * found.ended_share:.0f} % of the computed tokens belong to sequences that had ended; at most the GPU's"
         " time for them is saved (how much of it is assumed), if the CPU keeps up: a step costs the CPU"
@@ -202,7 +201,7 @@ def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     saved = spent / max(iteration.log_probability_passes or 1.0, 1.0)
     yield change(
-        iteration.mean_ns, "reference_pass", TITLES["reference_pass"][0], trainer.set("beta", 0.0),
+        iteration.mean_ns, "reference_pass", trainer.set("beta", 0.0),
         (0.8 * saved, saved, saved),
         f"the reference's log-probabilities are one of {max(iteration.log_probability_passes or 1.0, 1.0):.0f} passes"
         " over the completions without gradients",
@@ -217,7 +216,7 @@ def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     most = iteration.ns_of(LOG_PROBABILITIES) * (1 - 1 / passes) * (1 - busy)
     yield change(
-        iteration.mean_ns, "one_pass", TITLES["one_pass"][0],
+        iteration.mean_ns, "one_pass",
         'one forward pass over the completions twice, with adapter_names=["__base__", ...] for the reference (PEFT)',
         (0.0, 0.7 * most, most),
         f"{passes:.0f} passes launch the same kernels; the GPU works {100 * busy:.0f} % of their time (how much of the"
@@ -236,7 +235,7 @@ def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if not most:
         return
     yield change(
-        iteration.mean_ns, "padded_completions", TITLES["padded_completions"][0],
+        iteration.mean_ns, "padded_completions",
         "sort completions by length, and cut each micro-batch to its longest or pack it (verl: use_dynamic_bsz=True);"
         " TRL has no argument for it",
         (0.2 * most, 0.7 * most, most),
@@ -255,8 +254,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     sent = whole * (trainer.trainable_share or 1.0) if adapters else whole
     saved = [max(spent - sent / rate, 0.0) for rate in calibrated.SYNC_RATE.rising]
     yield change(
-        iteration.mean_ns, "weight_sync",
-        TITLES["weight_sync"][1] if adapters else TITLES["weight_sync"][0],
+        iteration.mean_ns, ("weight_sync", 1 if adapters else 0),
         "send the adapters to the engine (vLLM's LoRA requests) instead of merged weights" if adapters
         else "gather parameters in buckets before they are sent, instead of one by one",
         (saved[0], saved[1], saved[2]),
@@ -273,7 +271,7 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     if not saved:
         return
     yield change(
-        iteration.mean_ns, "rewards_beside", TITLES["rewards_beside"][0],
+        iteration.mean_ns, "rewards_beside",
         "start the reward functions that wait in a thread, and await them before the advantages",
         (0.5 * saved, saved * (1 - calibrated.SPREAD.value), float(saved)),
         "neither needs the other; rewards that wait leave the CPU to the log-probabilities", None,
@@ -288,7 +286,7 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
         return
     low, expected, high = iteration_with(iteration, Factors(sequences=2.0))
     yield change(
-        iteration.mean_ns, "rollout_batch", TITLES["rollout_batch"][0], f"{argument} × 2",
+        iteration.mean_ns, "rollout_batch", f"{argument} × 2",
         (iteration.mean_ns - high / 2, iteration.mean_ns - expected / 2, iteration.mean_ns - low / 2),
         "per completion: a decode step, and a pass over twice the completions, takes longer only where the GPU limits"
         " it; rewards that wait may wait for each completion; shown is the time for half of the larger iteration",

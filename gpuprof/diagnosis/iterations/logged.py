@@ -9,10 +9,10 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.iteration_model import PhaseBudget
 from gpuprof.diagnosis.iterations.logged_changes import changes
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LogSource, Quantity, Role
 from gpuprof.diagnosis.iterations.percentile import percentile
+from gpuprof.diagnosis.result.iteration_model import PhaseBudget
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import (
     ADVANTAGE,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.iteration_model import Change
 from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
-from gpuprof.diagnosis.iterations.titles import TITLES
+from gpuprof.diagnosis.result.iteration_model import Change
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 from gpuprof.tracefile.training_logs.frameworks import Framework
 
@@ -28,7 +27,7 @@ def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
         return
     saved, sync = min(ahead, rest), found.ns_of(WEIGHT_SYNC)
     yield change(
-        found.mean_ns, "generation_ahead", TITLES["generation_ahead"][0], framework.ahead,
+        found.mean_ns, "generation_ahead", framework.ahead,
         (0.5 * saved, float(saved - sync), float(saved)),
         "generation, environment and rewards overlap with the rest; each side needs the number of GPUs both have now",
         "completions come from the policy of one iteration before",
@@ -43,7 +42,7 @@ def _tail(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
         return
     most = generating * max(1 - mean.mean / longest.mean, 0.0)
     yield change(
-        found.mean_ns, "completion_tail", TITLES["completion_tail"][1], framework.partial,
+        found.mean_ns, ("completion_tail", 1), framework.partial,
         (calibrated.TAIL.low * most, calibrated.TAIL.value * most, calibrated.TAIL.high * most),
         f"a completion takes {mean.mean:.0f} s, the longest of an iteration {longest.mean:.0f} s, and all wait for it"
         " (the share that is gained is assumed)",
@@ -58,7 +57,7 @@ def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
         return
     spent = 1e9 * old.mean
     yield change(
-        found.mean_ns, "old_log_probabilities", TITLES["old_log_probabilities"][0],
+        found.mean_ns, "old_log_probabilities",
         framework.reuse, (0.9 * spent, spent, spent),
         "the generator knows them; the pass that computes them again is left out",
         "the generator's differ a little: watch the trainer's measure of that",
@@ -72,7 +71,7 @@ def _more_generators(found: LoggedIterations, framework: Framework) -> Iterator[
         return
     saved = [min(float(trainer.wait_ns), found.mean_ns * (1 - 1 / (2 * scales))) for scales in calibrated.SCALES.rising]
     yield change(
-        found.mean_ns, "generator_gpus", TITLES["generator_gpus"][0], "twice the generator's GPUs or replicas",
+        found.mean_ns, "generator_gpus", "twice the generator's GPUs or replicas",
         (max(saved[0], 0.0), max(saved[1], 0.0), saved[2]),
         "the trainer waits for completions, which come twice as fast (how well that scales is assumed)", None,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gpuprof.bounds import Items, OneOf, Positive, Share, Signed, Words
-from gpuprof.diagnosis.iteration_model import Change, PhaseBudget
+from gpuprof.diagnosis.result.iteration_model import Change, PhaseBudget
 from gpuprof.tracefile.source import Issue
 
 SCHEMA = "gpuprof.iterations/1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.proposal import Page
+from gpuprof.diagnosis.detect.declared.proposal import Page
 
 _TRAINING = ("training",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.iteration_model import Iteration
+from gpuprof.diagnosis.result.iteration_model import Iteration
 from gpuprof.record.phase_names import GENERATION
 
 

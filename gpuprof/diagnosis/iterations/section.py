@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import changes
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.projection_input.memory import BYTES_OF_FORMAT, weight_bytes
-from gpuprof.diagnosis.quality import judged, of_timed_iterations
+from gpuprof.diagnosis.recorded.quality import judged, of_timed_iterations
+from gpuprof.diagnosis.result.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
-from gpuprof.timeline.cache_appends import cache_appends
+from gpuprof.timeline.gpu.cache_appends import cache_appends
 from gpuprof.timeline.intervals import clip, join
 from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unrecorded
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.source import Issue
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
 SAME_ITERATION: Assumed[Share] = 0.2
 """Largest difference between timed iterations and the mean step, as a share, to count as the same."""

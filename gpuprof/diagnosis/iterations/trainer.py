@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuprof.diagnosis.fix import Fix, Part, Setting, in_code, in_json
+from gpuprof.diagnosis.result.fix import Fix, Part, Setting, in_code, in_json
 from gpuprof.record.patches.trainer_arguments import as_value
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.iteration_model import Iteration, IterationRange
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share
 from gpuprof.diagnosis.iterations.trainer import Trainer
-from gpuprof.diagnosis.value_range import Range
+from gpuprof.diagnosis.result.iteration_model import Iteration, IterationRange
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
 from gpuprof.record.trainer_arguments import ACCUMULATION

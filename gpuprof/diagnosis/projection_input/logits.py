@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 
-from gpuprof.costs.gemm import is_matmul
+from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.projection.activations import Loss
+from gpuprof.projection.memory.activations import Loss
 from gpuprof.tracefile.trace import NO_TEXT
 from gpuprof.units import Assumed, Rows
 

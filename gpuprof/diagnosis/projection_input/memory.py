@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.batch_scaling import indices
+from gpuprof.diagnosis.detect.batches.batch_scaling import indices
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens, training_of
-from gpuprof.diagnosis.detect.recomputed_passes import recomputed
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.detect.repeated.recomputed_passes import recomputed
 from gpuprof.diagnosis.projection_input.logits import loss_of
 from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
-from gpuprof.projection.activations import SCORE_BYTES, Recorded
-from gpuprof.projection.attention_scores import score_elements
-from gpuprof.projection.memory import RecordedMemory, Trained
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.projection.changes.attention_scores import score_elements
+from gpuprof.projection.memory.activations import SCORE_BYTES, Recorded
+from gpuprof.projection.memory.memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.units import Assumed, Bytes, Convention, Measured, Ratio, Share
 

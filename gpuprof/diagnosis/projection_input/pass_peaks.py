@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.runfile import STAGES
-from gpuprof.tracefile.run import StepColumns
+from gpuprof.tracefile.run_folder.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64
 from gpuprof.units import Assumed, Entries, Ratio, Share
 

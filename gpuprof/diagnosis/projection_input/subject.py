@@ -6,16 +6,16 @@ from gpuprof.costs.ceilings import ceilings_of
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.detect.batch_scaling import indices, micro_tokens
-from gpuprof.diagnosis.detect.expert_loops import expert_nodes
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.limits import limits
-from gpuprof.diagnosis.memory_remedies import memory_fixes
+from gpuprof.diagnosis.detect.batches.batch_scaling import indices, micro_tokens
+from gpuprof.diagnosis.detect.loops.expert_loops import expert_nodes
+from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
+from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
-from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.recorded.limits import limits
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.depth import find_layers
+from gpuprof.projection.changes.depth import find_layers
 from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
 from gpuprof.units import Assumed, Ratio

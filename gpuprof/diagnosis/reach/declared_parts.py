@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declaration import Declaration
-from gpuprof.diagnosis.detect.ledger_item import LedgerItem, LedgerParts, Stage
-from gpuprof.diagnosis.detect.ledger_part import Part, shorter
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem, LedgerParts, Stage
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
 from gpuprof.diagnosis.findings import BUILT_IN
 
 
@@ -32,8 +32,5 @@ def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[Par
     for proposal in case.proposals(one.find) if one.find is not None else ():
         if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
             continue
-        nodes, left = shorter(case.graph, proposal.change)
-        own, on_gpu = (float(case.graph.duration_ns[mask].sum()) for mask in (nodes, nodes & case.graph.on_gpu))
-        kind = "gpu" if 2 * on_gpu > own else "host"
-        yield Part(kind, what=item.what, nodes=nodes, change=proposal.change, reach=left, why=item.why)
+        yield part_of(case.graph, proposal.change, item.what, item.why)
         return

@@ -9,19 +9,21 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.diagnosis.estimate import host_causes
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.sampled import sampled_in
+from gpuprof.diagnosis.sampled.sampled_places import placed
 from gpuprof.diagnosis.sentences import share as share_of
+from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.runtime_calls import ALLOCATOR_CALL
-from gpuprof.timeline.slow_calls import (
+from gpuprof.timeline.cpu.cpu_compute import FEWEST_ELEMENTS
+from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL
+from gpuprof.timeline.cpu.slow_calls import (
     ALLOCATES,
     COMPILES,
     KINDS,
@@ -33,19 +35,16 @@ from gpuprof.timeline.slow_calls import (
     within_slow,
 )
 from gpuprof.tracefile.trace import I64, Mask
-from gpuprof.units import Assumed, Elements
 
 COMPUTES = len(KINDS)
 """Kind of slow ops whose tensors are in host memory."""
-FEWEST_ELEMENTS: Assumed[Elements] = 10_000
-"""Smallest tensor, in elements, whose computation on the CPU takes noticeable time."""
 _WHAT = {
     PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
     ALLOCATES: "allocating in {}", LOCKS: "waiting for a lock in {}", UNKNOWN: "{} takes the CPU unusually long",
     COMPUTES: "{} computes on the CPU",
 }  # fmt: skip
 _WHY = {
-    PLANNING: "a library plans for shapes that are new to its thread; nothing is recorded inside",
+    PLANNING: "a library plans for shapes that are new to its thread",
     LOADS: "calls inside load code or ask for a kernel the first time",
     COMPILES: "code is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
@@ -149,7 +148,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             what=f"waiting for the GPU in {name}",
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, SYNC),
-            why="the CPU reads a value from the GPU, or synchronises, and launches nothing meanwhile",
+            why="the CPU reads a value or synchronises, and launches nothing meanwhile",
             cost="waiting_for_gpu",
         )
 
@@ -191,7 +190,7 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         what="allocating and freeing GPU memory",
         nodes=nodes & (graph.lane >= 0),
         change=change,
-        why="torch's allocator calls the driver in a steady step: memory is fragmented, nearly full, or being released",
+        why="it is fragmented, nearly full, or released in each step",
         cost="allocating",
     )
 
@@ -207,12 +206,13 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
     if not nodes.any():
         return
     usual, waiting = float(np.median(pieces)), _waiting_rewards(case)
+    unsampled = "its functions were not sampled" if placed(case) is None else "no function has half of its samples"
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
         if name.startswith(UNRECORDED_RANGE):  # decode steps: their share of Python is unknown
             continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
         sampled, on_cpu = sampled_in(case, mine), waiting.get(name)
-        why = None if sampled is None else _in_function(sampled)
+        why = unsampled if sampled is None else _in_function(sampled)
         if on_cpu is not None:
             why = f"its thread uses the CPU for {share_of(on_cpu, 1)} of the time, so it waits for something else"
         yield Part(

@@ -8,7 +8,8 @@ import numpy as np
 
 from gpuprof.calibration import reach as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.kernel_reach import (
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part
+from gpuprof.diagnosis.detect.gpu.kernel_reach import (
     ATTENTION,
     COPY,
     GEMM,
@@ -18,17 +19,15 @@ from gpuprof.diagnosis.detect.kernel_reach import (
     KernelReach,
     kernel_reach,
 )
-from gpuprof.diagnosis.detect.ledger_part import Cost, Part
+from gpuprof.diagnosis.reach.groups import LEAST_GROUP_SHARE
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, KERNEL, Mask
-from gpuprof.units import Convention, Entries, Share
+from gpuprof.units import Convention, Entries
 
 MOST_GROUPS: Convention[Entries] = 6
 """Most groups of kernels that are listed separately; the others are combined."""
-LEAST_GROUP_SHARE: Convention[Share] = 0.002
-"""Smallest share of the step of a separate group, and of the combined others."""
 
 _COSTS: dict[int, Cost] = {
     GEMM: "slow_matmuls", ATTENTION: "slow_attention", OPTIMIZER: "slow_optimizer", COPY: "slow_copies",

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.ledger_part import Cost, Part, Sampled
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.reach.declared_parts import declared
 from gpuprof.diagnosis.reach.host_parts import (
@@ -30,6 +29,7 @@ from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.sampled import sampled_in
+from gpuprof.diagnosis.result.above_reach import AboveReach, Item, Where
 from gpuprof.units import Assumed, Convention, Share
 
 ORDER = (

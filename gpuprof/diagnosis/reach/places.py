@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.above_reach import Where
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.result.above_reach import Where
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import ABSENT, OP, Mask

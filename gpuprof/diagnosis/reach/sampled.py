@@ -7,9 +7,9 @@ from collections import defaultdict
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.ledger_part import Sampled
-from gpuprof.diagnosis.host_calls import Stacks
-from gpuprof.diagnosis.sampled_places import FEWEST_SAMPLES, placed, weights
+from gpuprof.diagnosis.detect.declared.ledger_part import Sampled
+from gpuprof.diagnosis.sampled.host_calls import Stacks
+from gpuprof.diagnosis.sampled.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Share
 

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.masked_scores import masked_kernels, useful_share
+from gpuprof.diagnosis.detect.attention.masked_scores import masked_kernels, useful_share
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
 

@@ -13,7 +13,7 @@ from gpuprof.record.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.timeline.iteration_phases import PhaseSpan, innermost, phase_spans
 from gpuprof.tracefile.nsys.address import split_process
-from gpuprof.tracefile.phase_logs import Mark, PhaseLog
+from gpuprof.tracefile.run_folder.phase_logs import Mark, PhaseLog
 from gpuprof.tracefile.trace import Trace
 from gpuprof.units import Assumed, WholeNs
 

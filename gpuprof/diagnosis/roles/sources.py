@@ -12,8 +12,8 @@ from gpuprof.diagnosis.roles.processes import of_phase_log, of_trace
 from gpuprof.diagnosis.roles.timeline import roles_of
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.intervals import union
-from gpuprof.tracefile.phase_logs import holds_phase_logs, read_phase_logs
 from gpuprof.tracefile.recording import Recording, resolve
+from gpuprof.tracefile.run_folder.phase_logs import holds_phase_logs, read_phase_logs
 from gpuprof.tracefile.trace import ANNOTATION
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.groups import hover, kernel_groups, known_roofline, largest, left_out, modelled_rows
 from gpuprof.report.charts.roofline import ceiling, label, log_axis, points, si
 from gpuprof.report.charts.style import figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.ranks.summary import OnPath
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.numbers import duration, share

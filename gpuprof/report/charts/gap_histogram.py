@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.idle.gaps import CAUSES
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import figure, painted, still
 from gpuprof.report.numbers import count, duration

@@ -11,7 +11,7 @@ from gpuprof.costs.ceilings import Ceilings
 from gpuprof.costs.dtypes import DTYPES
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import plain, text
 from gpuprof.report.names import shown_kernel

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.memory.trace import CUDA
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted
 from gpuprof.report.numbers import gib
 from gpuprof.report.palette import SERIES_PAINTS, Paint
-from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, Trace
-from gpuprof.units import Code, Convention, Points, Published, Ratio, Share
+from gpuprof.units import Convention, Points, Ratio, Share
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _RESERVED = "reserved_bytes"
-_CUDA: Published[Code] = 1
-"""torch's device type of a CUDA GPU."""
 _MOST_POINTS: Convention[Points] = 3000
 _BOTH_PEAKS: Convention[Ratio] = 1.05
 """Both peaks are given if that of all steps is at least this many times that of the steps that were not recorded."""
@@ -76,7 +75,7 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
 def _over_time(trace: Trace, origin_ns: int) -> tuple[list[dict[str, Any]], float]:
     """A line of reserved and one of used memory per device, and the most bytes in use."""
     events = trace.memory
-    on_gpu = events.device_type == _CUDA
+    on_gpu = events.device_type == CUDA
     traces, peak = [], 0.0
     devices = np.unique(events.device[on_gpu]).tolist()
     for device in devices:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.memory.memory_report import UNUSED, Series
-from gpuprof.report import memory_words as words
 from gpuprof.report.charts.style import INK, figure, painted, still
 from gpuprof.report.palette import OWNER_PAINTS, PHASE_PAINTS, Paint
+from gpuprof.report.words import memory_words as words
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, ink_on, names_axis, painted, still
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.palette import PHASE_PAINTS, WORK_PAINTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.ranks.summary import Member
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.numbers import duration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, ink_on, names_axis, painted, still
 from gpuprof.report.numbers import duration
 from gpuprof.report.palette import CAUSE_PAINTS, SERIES_PAINTS

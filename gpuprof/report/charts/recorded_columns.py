@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.tables import Tables
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.tables import Tables
 from gpuprof.errors import GpuprofError
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report import labels
 from gpuprof.report.charts.style import figure, names_axis, painted, still
-from gpuprof.report.fixes import PARTS, RESOURCES
 from gpuprof.report.palette import SERIES_PAINTS
+from gpuprof.report.words.fixes import PARTS, RESOURCES
 from gpuprof.units import Convention, Percent, Px, WholePercent
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof import runfile
-from gpuprof.diagnosis.baseline import durations
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.mean_step.baseline import durations
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import figure, painted
 from gpuprof.report.numbers import amount, duration
 from gpuprof.report.palette import BUDGET_PAINTS, SERIES_PAINTS, Paint
 from gpuprof.timeline.unit import Unit
-from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.units import Convention, Points, Ratio, Steps
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import QUIET, figure, painted, text
 from gpuprof.report.palette import SERIES_PAINTS
-from gpuprof.tracefile.run import RunFolder
-from gpuprof.tracefile.telemetry import TelemetryColumns
+from gpuprof.tracefile.run_folder.run import RunFolder
+from gpuprof.tracefile.run_folder.telemetry import TelemetryColumns
 from gpuprof.tracefile.trace import ABSENT
 from gpuprof.units import Convention, Points, Px, Samples, Share
 

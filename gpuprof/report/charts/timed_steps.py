@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.cpu_step import prepares_batches
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.timed_steps import USUAL, VARIATION, TimedSteps
+from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.mean_step.timed_steps import USUAL, VARIATION, TimedSteps
+from gpuprof.diagnosis.result.cpu_step import prepares_batches
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.charts.style import INK, figure, painted
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.palette import BUDGET_PAINTS
@@ -127,6 +127,8 @@ def _names(diagnosis: Diagnosis) -> dict[str, str]:
     """Labels of the parts of the timed steps."""
     keys = () if diagnosis.timed is None else diagnosis.timed.parts
     names = {key: BUDGET_PAINTS[key].label if key in BUDGET_PAINTS else key.replace("_", " ") for key in keys}
+    if USUAL in names:
+        names[USUAL] = f"usual {diagnosis.unit}"
     return names | ({"input": "preparing batches"} if "input" in names and prepares_batches(diagnosis.run) else {})
 
 

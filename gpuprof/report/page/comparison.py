@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Prediction
-from gpuprof.diagnosis.step_parts import Bar
+from gpuprof.diagnosis.verdict.step_parts import Bar
 from gpuprof.report import comparison_bars as bars
-from gpuprof.report import comparison_words as words
 from gpuprof.report import labels
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, share
 from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
+from gpuprof.report.words import comparison_words as words
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 from gpuprof.units import Characters, Convention
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import gpu_named
-from gpuprof.report import fixes, host_words, labels, run_words, words
+from gpuprof.diagnosis.verdict import step_parts
+from gpuprof.report import labels
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, rate, share
+from gpuprof.report.words import fixes, host_words, run_words, words
 from gpuprof.units import Convention, Rows
 
 KERNEL_ROWS: Convention[Rows] = 12

@@ -11,7 +11,7 @@ from gpuprof.runfile import open_regular, whole_file
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.diagnosis.roles.model import Roles
     from gpuprof.memory.memory_report import MemoryReport
     from gpuprof.report.page.rank_pages import Link

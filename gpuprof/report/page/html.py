@@ -19,9 +19,9 @@ from typing import Any
 
 import jinja2
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.headline import headline, key
-from gpuprof.report import charts, fixes, glossary, labels, palette, words
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.report import charts, labels, palette
 from gpuprof.report.names import escape
 from gpuprof.report.page import budget_rows, content, fix_cards, step_bars
 from gpuprof.report.page.iteration import iteration_part
@@ -29,8 +29,9 @@ from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.page.packing import embed
 from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.reach_bar import reach_bars
-from gpuprof.report.page.timeline_window import MOST_EVENTS
-from gpuprof.report.page.views import packed_views
+from gpuprof.report.page.views.timeline_window import MOST_EVENTS
+from gpuprof.report.page.views.views import packed_views
+from gpuprof.report.words import fixes, glossary, words
 
 _HERE = files("gpuprof.report.page")
 

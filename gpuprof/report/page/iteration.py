@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.iteration_model import Change, Iteration
-from gpuprof.report import iteration_words as words
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.iteration_model import Change, Iteration
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
+from gpuprof.report.stepbar import LEAST_LISTED
+from gpuprof.report.words import iteration_words as words
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def iteration_part(diagnosis: Diagnosis) -> IterationPart | None:
         Phase(
             one.phase, words.PAINTS[one.phase].page, 100 * one.ns / max(found.mean_ns, 1),
             f"{duration(one.ns)}, {share(one.ns, found.mean_ns)}" + (f" ({one.detail})" if one.detail else ""),
-            one.ns >= words.LEAST_IN_LEGEND * found.mean_ns,
+            one.ns >= LEAST_LISTED * found.mean_ns,
         )
         for one in words.bar(found)
     )  # fmt: skip

@@ -15,13 +15,13 @@ import numpy as np
 
 from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import UNUSED, Device, MemoryReport, Series
-from gpuprof.report import memory_words as words
 from gpuprof.report import palette
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import round_ticks, share
 from gpuprof.report.page.html import palette_css, style, template, theme_button
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.palette import OWNER_PAINTS, Paint
+from gpuprof.report.words import memory_words as words
 from gpuprof.units import Convention, Entries, Points, Rows
 
 WIDTH: Convention[Points] = 1000
@@ -102,6 +102,7 @@ def _of_device(device: Device) -> dict[str, Any]:
               for one in peak.owners if one.bytes]  # fmt: skip
     lines = [(words.size(one.bytes), words.place(one), escape(one.file or ""), f"{one.count:,}", one.owner,
               words.NAMES[one.owner], one.phase) for one in peak.lines[:ROWS]]  # fmt: skip
+    rest = peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])
     return {
         "headline": words.headline(device, "Peak"),
         "moment": words.moment(device),
@@ -110,7 +111,7 @@ def _of_device(device: Device) -> dict[str, Any]:
         "chart": chart(device) if len(device.series.event) > 1 else None,
         "size": (WIDTH, HEIGHT),
         "lines": lines,
-        "rest": words.size(peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])),
+        "rest": words.size(rest) if rest else "",
         "phases": [(one.phase, words.size(one.bytes)) for one in peak.phases if one.bytes],
         "leaks": [words.leak(one) for one in device.leaks],
     }

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import Device, MemoryReport
-from gpuprof.report import memory_words as words
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import share
 from gpuprof.report.page.treemap import Box, squarified
+from gpuprof.report.words import memory_words as words
 from gpuprof.units import Convention, Percent, Rows, Share
 
 ROWS: Convention[Rows] = 12

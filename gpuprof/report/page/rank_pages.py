@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.units import Convention, Ranks
 
 if TYPE_CHECKING:

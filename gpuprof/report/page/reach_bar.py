@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.above_reach import AboveReach
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.above_reach import AboveReach
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.report import above_words, labels
+from gpuprof.report import labels
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.page.step_bars import LEAST_IN_LEGEND, BarPart, StepBar, stepbar_of
+from gpuprof.report.page.step_bars import BarPart, StepBar, stepbar_of
+from gpuprof.report.stepbar import LEAST_LISTED
+from gpuprof.report.words import above_words
 
 _KINDS = {
     "gpu": ("cause-device", "slow GPU work"),
@@ -28,9 +30,7 @@ def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
     parts = _parts(found)
     total = max(sum(ns for _, _, ns in parts), 1)
     drawn = tuple(
-        BarPart(
-            key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= LEAST_IN_LEGEND * total
-        )
+        BarPart(key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= LEAST_LISTED * total)
         for key, label, ns in parts
         if ns
     )
@@ -56,6 +56,6 @@ def _parts(found: AboveReach) -> list[tuple[str, str, int]]:
 
 
 def _note(found: AboveReach) -> str:
-    if found.residual_ns < -LEAST_IN_LEGEND * found.usual_ns:
+    if found.residual_ns < -LEAST_LISTED * found.usual_ns:
         return f"The replayed step is {duration(-found.residual_ns)} longer than the measured one."
     return ""

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from gpuprof.diagnosis.roles.model import WAITING, Role, Roles
 from gpuprof.diagnosis.roles.timeline import NO_ONE
-from gpuprof.report import roles_words as words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.page.html import palette_css, style, template, viewer_script
 from gpuprof.report.page.packing import LARGEST_VALUE, embed
-from gpuprof.report.page.roles_view import packed_roles
+from gpuprof.report.page.views.roles_view import packed_roles
+from gpuprof.report.stepbar import LEAST_LISTED
+from gpuprof.report.terminal import roles_words as words
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,7 @@ def render(found: Roles) -> str:
         issues=[(issue.severity, escape(issue.message)) for issue in found.issues],
         tiles=_tiles(found),
         bars=[_bar(found, role) for role in found.roles],
-        waits=[
-            _wait(found, i)
-            for i in range(len(found.waits))
-            if found.waits[i].ns >= words.LEAST_IN_LEGEND * found.window_ns
-        ],
+        waits=[_wait(found, i) for i in range(len(found.waits)) if found.waits[i].ns >= LEAST_LISTED * found.window_ns],
         queue=words.queue(found),
         views=embed(packed_roles(found)) if found.window_ns <= LARGEST_VALUE else "",
     )
@@ -91,7 +88,7 @@ def _bar(found: Roles, role: Role) -> RoleBar:
 
     def part(label: str, colour: str, ns: int, waits: bool) -> RolePart:
         text = f"{duration(ns)}, {share(ns, whole)}"
-        return RolePart(label, colour, 100 * ns / whole, text, waits, ns >= words.LEAST_IN_LEGEND * whole)
+        return RolePart(label, colour, 100 * ns / whole, text, waits, ns >= LEAST_LISTED * whole)
 
     work = [part(one.phase, words.paint(one.phase).page, one.ns, False) for one in role.phases]
     waits = [

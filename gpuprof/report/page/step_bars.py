@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuprof.diagnosis import step_parts
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.diagnosis.step_parts import Bar
+from gpuprof.diagnosis.verdict import step_parts
+from gpuprof.diagnosis.verdict.step_parts import Bar
 from gpuprof.report import labels
 from gpuprof.report.numbers import amount, count, duration, share
 from gpuprof.report.palette import BOUND_PAINTS
-from gpuprof.units import Convention, Share
-
-LEAST_IN_LEGEND: Convention[Share] = 0.005
-"""Share of a bar below which a part has no entry in its legend."""
+from gpuprof.report.stepbar import LEAST_LISTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def _of_variation(diagnosis: Diagnosis) -> str:
         often = f"{count(budget.pauses)} of {amount(budget.steps, f'timed {diagnosis.unit}')}"
         said.append(f"Pauses: {often} took more than twice as long as usual.")
         steps = f"the other {steps}"
-    if beyond.variation_ns >= LEAST_IN_LEGEND * budget.mean_ns:
+    if beyond.variation_ns >= LEAST_LISTED * budget.mean_ns:
         said.append(f"Variation: what {steps} take beyond the usual {diagnosis.unit} on average.")
     if said:
         said.append(f"No measured cause explains {'either' if len(said) > 1 else 'it'}.")
@@ -88,7 +85,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
 
     def part(key: str, label: str, ns: float, idle: bool) -> BarPart:
         return BarPart(
-            key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", idle, ns >= LEAST_IN_LEGEND * total
+            key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", idle, ns >= LEAST_LISTED * total
         )
 
     parts: list[BarPart] = []

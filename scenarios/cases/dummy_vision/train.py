@@ -12,7 +12,7 @@ from scenarios.support.run import Run, main
 
 
 def train(run: Run) -> None:
-    width, blocks, tower, length = run.pick((1024, 24, 4, 8192), (64, 2, 2, 8))
+    width, blocks, tower, length = run.pick((1024, 24, 4, 12_288), (64, 2, 2, 8))
     reads = run.fix not in ("after", "no_reads")
     bounds = torch.tensor([0, length], device=run.device, dtype=torch.int32)
 

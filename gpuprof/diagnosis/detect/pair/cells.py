@@ -16,15 +16,15 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.diagnosis.detect.pair.side import Known
-from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Diagnosis
-from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.diagnosis.idle.gaps import CAUSES, GapColumns
+from gpuprof.diagnosis.result.diagnosis import CauseTime, Device, DeviceEstimate, Diagnosis
 from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.cpu.exclusive_time import exclusive_ns
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
-from gpuprof.timeline.exclusive_time import exclusive_ns
 from gpuprof.timeline.phases import OTHER, PHASES
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.budget_model import Budget
+    from gpuprof.diagnosis.mean_step.budget_model import Budget
     from gpuprof.timeline.timeline import Timeline
 
 Cell = tuple[str, str, str]

@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.costs.dtypes import CODE
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
-from gpuprof.diagnosis.gaps import calls_by_cause
+from gpuprof.diagnosis.idle.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.nesting import climb

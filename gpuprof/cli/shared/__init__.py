@@ -1,0 +1,1 @@
+"""What several commands share: the recording, output, limits, and what follows a recording."""

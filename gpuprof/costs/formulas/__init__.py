@@ -1,0 +1,1 @@
+"""FLOPs and bytes of kernels, one file per kind of op."""

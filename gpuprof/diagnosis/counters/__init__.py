@@ -1,0 +1,1 @@
+"""Nsight Compute's counters next to what the roofline says of the same kernels."""

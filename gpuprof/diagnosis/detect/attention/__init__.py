@@ -1,0 +1,1 @@
+"""Attention: its masks, and how its kernels are planned."""

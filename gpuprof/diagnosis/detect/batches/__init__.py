@@ -1,0 +1,1 @@
+"""Batches: how a step scales with their samples and tokens."""

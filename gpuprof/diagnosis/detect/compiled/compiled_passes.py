@@ -1,0 +1,313 @@
+"""The forward and backward passes as a compiler would rewrite them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import compile as calibrated
+from gpuprof.diagnosis.detect.compiled.opaque_functions import opaque_nodes
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, FUSABLE, compiled_share
+from gpuprof.diagnosis.detect.compiler_names import COMPILED
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.projection.changes.batch import ACCUMULATE
+from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
+from gpuprof.replay.transform import Removing
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, NO_TEXT, Mask
+from gpuprof.units import Assumed, Entries
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.detect.pair.facts import Facts
+
+REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
+"""Categories of work that differs between compiled code and eager code."""
+MOST_BREAKS: Assumed[Entries] = 4
+"""Most waits for a value in one forward and backward pass; more would split the graph too often. A model's own checks
+of its inputs are one or two, a loop over experts or a hook per layer causes many."""
+OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
+"""Modules of torch.nn that read the values of their mask unless `is_causal` is passed. This breaks the graph, and
+Dynamo does not resume inside torch's own code: all their layers stay eager."""
+ACROSS_ROWS = re.compile(
+    r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_(layer|group)_norm_backward|_fused_rms_norm_backward)$"
+)
+"""Ops that reduce across rows: means of a batch norm, gradients of a norm's weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and backward work of a graph that would be compiled; masks are over its nodes."""
+
+    host: Mask
+    """CPU work of the passes."""
+    kept: Mask
+    """Part of it that launches work that is not fused."""
+    accumulate: Mask
+    """Part of it that accumulates gradients, which does not change."""
+    group: I64
+    """Per GPU node the chain that it is fused into, or -1."""
+    rest: Mask
+    """Other GPU work of the passes."""
+    attention: Mask
+    """Part of it that is attention without a mask."""
+    speaker: I64
+    """Per chain the GPU node that represents it."""
+    launcher: I64
+    """Per chain the CPU node that launches it."""
+    across_rows: I64
+    """Per chain its number of reductions across rows; each takes several kernels, whatever it is fused with."""
+    first: I64
+    """First CPU node of each pass."""
+    launch_ns: float
+    """CPU time of one launch, ns: the median over matmuls and convolutions, which may launch several kernels."""
+    without_all: Change
+    """Removes fused kernels and the CPU work that belongs to them."""
+    without_fused: Change
+    """The same, but keeps long CPU work."""
+
+
+TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
+EAGER = "torch.nn's Transformer reads its mask's values and stays eager; pass is_causal (tgt_is_causal) first"
+
+
+def looks_at_mask(case: Analysis) -> bool:
+    """Whether torch's own encoder or decoder waits for a value of its mask and so would not be compiled."""
+    return bool((waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
+
+
+def passes_launch(case: Analysis) -> str:
+    """`forward and backward launch`: the passes that a compiler would rewrite."""
+    return "the forward pass launches" if case.workload.is_inference else "forward and backward launch"
+
+
+def code_of(side: Facts) -> str:
+    return "compiled code" if side.counts.compiled >= COMPILED_SHARE else "eager code"
+
+
+def shapes_vary(case: Analysis) -> bool:
+    """Whether the recorded steps' batches have different shapes, by what is embedded, or else multiplied."""
+    ops, steps = case.trace.ops, case.timeline.steps
+    for names in (("aten::embedding",), ("aten::mm", "aten::addmm")):
+        rows = np.flatnonzero(case.ops_named(names.__contains__) & (ops.dims != NO_TEXT))
+        step = np.searchsorted(steps.start_ns, ops.start_ns[rows], side="right") - 1
+        inside = (step >= 0) & (ops.start_ns[rows] < steps.end_ns[np.maximum(step, 0)])
+        seen = [set(ops.dims[rows[inside & (step == s)]].tolist()) for s in range(len(steps.start_ns))]
+        if all(seen):
+            return any(shapes != seen[0] for shapes in seen)
+    return False
+
+
+def passes(case: Analysis) -> Passes | None:
+    """The work that would be compiled; None if it already is, or if it cannot be compiled as a whole."""
+    return None if waits_too_often(case) or looks_at_mask(case) else whole_passes(case)
+
+
+def waits_too_often(case: Analysis) -> bool:
+    """Whether a forward and backward pass waits for the GPU more often than a compiled model may."""
+    return waits_in_passes(case) > MOST_BREAKS * max(len(case.timeline.host.backward), 1)
+
+
+@remembered
+def whole_passes(case: Analysis) -> Passes | None:
+    """The work that would be compiled if no wait split it; None if it already is, or if nothing could be fused."""
+    graph, trace, links = case.graph, case.trace, case.timeline.links
+    if case.stack.kind == "unsloth":  # compiles what it can itself, and has its own kernels for the rest
+        return None
+    if compiled_share(case.timeline) >= COMPILED_SHARE or is_before_2(case):
+        return None
+    within, starts = within_passes(case)
+    within &= ~_compiled_nodes(case) & ~opaque_nodes(case)
+    if not len(starts):
+        return None
+    accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
+    fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
+    memcpy = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoD" in text), False)[graph.gpu_row]
+    fusable |= memcpy & graph.on_gpu & within & ~accumulate
+    fusable &= ~_by_library(case)
+    group, speaker, launcher = _chains(graph, fusable)
+    if not len(speaker):
+        return None
+    host = within & (graph.lane >= 0) & ~graph.waits
+    left = graph.gpu_row[graph.on_gpu & within & (group < 0)]
+    launching = np.zeros(len(trace.ops) + 1, bool)
+    launching[links.op[left]] = True
+    launching[-1] = False
+    products = np.zeros(len(trace.ops) + 1, bool)
+    rows = left[case.category("gemm")[left]]
+    products[links.op[rows]] = True
+    products[-1] = False
+    mine = host & products[graph.scope]
+    if not mine.any():
+        return None
+    ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))
+    launches = np.bincount(links.op[graph.gpu_row[graph.on_gpu]] + 1, minlength=len(trace.ops) + 1)[1:]
+    each = (ns / np.maximum(launches, 1))[ns > 0]
+    kept = host & launching[graph.scope] & ~accumulate
+    gone = host & ~kept & ~accumulate
+    gone[launcher] = False
+    fused = group >= 0
+    fused[speaker] = False
+    return Passes(
+        host=host,
+        kept=kept,
+        accumulate=host & accumulate,
+        group=group,
+        rest=graph.on_gpu & within & (group < 0),
+        attention=_unmasked_attention(case) & within & (group < 0),
+        speaker=speaker,
+        launcher=launcher,
+        across_rows=_across_rows(case, group, len(speaker)),
+        first=starts,
+        launch_ns=float(np.median(each)),
+        without_all=Removing(gone | fused),
+        without_fused=Removing((gone & ~(host & (graph.duration_ns > calibrated.LASTING_NS.value))) | fused),
+    )
+
+
+def _by_library(case: Analysis) -> Mask:
+    """GPU work of ops that launch a matmul or convolution: compiled code calls the same library function, which
+    launches all of its kernels as before, conversions of layouts among them."""
+    row, op = case.graph.gpu_row, case.timeline.links.op
+    calls = np.zeros(len(case.trace.ops) + 1, bool)
+    calls[op[case.category("gemm", "grouped_gemm")]] = True
+    calls[-1] = False
+    return case.graph.on_gpu & np.append(calls[op], False)[row]
+
+
+def _across_rows(case: Analysis, group: I64, chains: int) -> I64:
+    """Per chain its number of reductions across rows: those of norms, and in the backward pass sums, which are
+    gradients of biases."""
+    graph = case.graph
+    sums = case.ops_named(lambda name: name == "aten::sum") & case.ops_within(
+        case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
+    )
+    reducing = case.ops_named(ACROSS_ROWS.search) | sums
+    named = np.append(case.ops_within(reducing), False)
+    rows = np.flatnonzero((group >= 0) & named[graph.scope])
+    op = climb(graph.scope[rows], case.timeline.nesting.parent, reducing)
+    pairs = np.unique(np.stack([group[rows], op]), axis=1)
+    return np.bincount(pairs[0], minlength=chains)
+
+
+def _compiled_nodes(case: Analysis) -> Mask:
+    """Nodes in ranges of compiled code, and kernels generated by Inductor."""
+    trace = case.trace
+    return case.nodes_within(case.ops_named(COMPILED.search)) | (
+        case.nodes_of_gpu(trace.rows_named(trace.gpu.name, COMPILED.search)) & case.graph.on_gpu
+    )
+
+
+def waits_in_passes(case: Analysis) -> int:
+    """Number of waits for the GPU inside forward and backward passes."""
+    return int((waiting(case) & within_passes(case)[0]).sum())
+
+
+def waiting(case: Analysis) -> Mask:
+    """Nodes that wait for GPU work or a copy."""
+    graph = case.graph
+    found = np.zeros(len(graph), bool)
+    found[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return found
+
+
+def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
+    """The graph with its passes compiled; `way` 0: at best, 1: as expected, 2: at worst.
+
+    launched: share of launches that the CPU still makes one by one; the others are in CUDA graphs.
+    """
+
+    def change(graph: Graph) -> Graph:
+        longest = _longest(found, graph.duration_ns)
+        graph = (found.without_fused if way else found.without_all)(graph)
+        duration = graph.duration_ns.copy()
+        duration[found.kept] *= calibrated.HOST.rising[way] * launched
+        duration[found.speaker] = longest * calibrated.FUSED.rising[way]
+        launches = calibrated.LEFT.value + calibrated.ACROSS.rising[way] * found.across_rows
+        duration[found.launcher] = found.launch_ns * calibrated.HOST.rising[way] * launches * launched
+        duration[found.rest] *= calibrated.REST.rising[way]
+        duration[found.attention] *= calibrated.ATTENTION.rising[way] / calibrated.REST.rising[way]
+        duration[found.first] += calibrated.PASS_NS.rising[way]
+        return graph.with_durations(duration)
+
+    return change
+
+
+def _unmasked_attention(case: Analysis) -> Mask:
+    """GPU work of attention, if no mask was passed to most of it (or shapes were not recorded)."""
+    ops, graph = case.trace.ops, case.graph
+    rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::scaled_dot_product_attention"))
+    masked = 0
+    for dims, count in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
+        shapes = shapes_in(case, int(dims))
+        masked += int(count) if len(shapes) > 3 and shapes[3] else 0
+    if 2 * masked > len(rows):
+        return np.zeros(len(graph), bool)
+    return np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
+
+
+def _longest(found: Passes, duration_ns: F64) -> F64:
+    """Time of each chain's longest kernel; 0 for chains that another change removed."""
+    longest = np.zeros(len(found.speaker))
+    rows = np.flatnonzero(found.group >= 0)
+    np.maximum.at(longest, found.group[rows], duration_ns[rows])
+    return longest
+
+
+def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
+    """Chains of neighbouring kernels that fuse: (chain per node, last node per chain, node that launches it)."""
+    group = np.full(len(graph), -1, np.int64)
+    rows = np.flatnonzero(graph.on_gpu)
+    if not len(rows):
+        return group, rows, rows
+    may, phase = fusable[rows], graph.phase[rows]
+    begins = may & ~np.append(False, may[:-1] & (phase[1:] == phase[:-1]))
+    number = np.cumsum(begins) - 1
+    group[rows[may]] = number[may]
+    speaker = np.zeros(int(begins.sum()), np.int64)
+    speaker[number[may]] = rows[may]
+    source = launcher_of(graph)
+    launched = source[speaker] >= 0
+    if not launched.all():
+        # A chain whose launch was not recorded is left unchanged.
+        renumber = np.where(launched, np.cumsum(launched) - 1, -1)
+        group = np.where(group >= 0, renumber[group], -1)
+        speaker = speaker[launched]
+    return group, speaker, source[speaker]
+
+
+def within_passes(case: Analysis) -> tuple[Mask, I64]:
+    """(nodes of the model's forward and backward passes, first CPU node of each pass).
+
+    A forward pass begins with its first embedding or matmul: earlier work prepares the batch, or belongs to the
+    previous step."""
+    graph, low = case.graph, case.timeline.window[0]
+    backward = case.timeline.host.backward
+    begin, end = (x.astype(np.float64) - low for x in (backward.start, backward.end))
+    within = np.isin(graph.phase, (BACKWARD, RECOMPUTE))
+    forward = graph.phase == FORWARD
+    host = (graph.lane >= 0) & ~graph.waits
+    source = launcher_of(graph)
+    model = np.append(case.category("gemm", "grouped_gemm"), False)[graph.gpu_row] & graph.on_gpu
+    model |= case.nodes_within(case.ops_named(lambda text: text == "aten::embedding")) & graph.on_gpu
+    model = source[model & forward]
+    model = model[model >= 0]
+    since = np.full(len(begin) + 1, np.inf)
+    np.minimum.at(
+        since, np.searchsorted(end, graph.recorded_start_ns[model], side="right"), graph.recorded_start_ns[model]
+    )
+    moment = np.where(source >= 0, graph.recorded_start_ns[source], graph.recorded_start_ns)
+    within |= forward & (moment >= since[np.searchsorted(end, moment, side="right")])
+    found = []
+    for phase, moments in ((FORWARD, since[np.isfinite(since)]), (BACKWARD, begin)):
+        rows = np.flatnonzero(host & within & (graph.phase == phase))
+        rows = rows[np.argsort(graph.recorded_start_ns[rows], kind="stable")]
+        k = np.searchsorted(graph.recorded_start_ns[rows], moments, side="left")
+        found.append(rows[k[k < len(rows)]])
+    return within, np.unique(np.concatenate(found))

@@ -1,0 +1,191 @@
+"""Calls of compiled graphs in the forward passes, and the work between two of them that a graph break causes.
+
+Breaks come from what the run recorded about torch.compile; the trace shows their cost. A stretch between two graph
+calls belongs to a break if the second call is in a function that Dynamo resumed after the break, or if a function that
+calls both was given up for the same reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.replay.graph import COPY, SYNC
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.timeline.nesting import climb
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.run_folder.compiler import CompiledFunction, Compiler, GraphBreak
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, Mask
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+REGION = re.compile(r"Torch-Compiled Region: (?:\[?!?\d+/)?(\d+)/(\d+)")
+"""Range around a whole compiled function, including what it calls after a break."""
+GRAPH_CALL = re.compile(r"^CompiledFunction$|CompiledFxGraph")
+"""Range around one call of a compiled graph."""
+GENERATED = re.compile(r"CompiledFxGraph")
+"""Range around its generated code, which launches its kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenAt:
+    """One graph break with its cost in the recorded steps; masks are over the nodes of the graph."""
+
+    broken: GraphBreak
+    times: float
+    """How often it occurs per step."""
+    between: Mask
+    """CPU work between the two graph calls, and that of setting up the second one, forward and backward."""
+    eager: Mask
+    """GPU work launched in between, and its backward work."""
+    waits: Mask
+    """Waits for the GPU in between, and for values that the first graph copies to the CPU."""
+    second: Mask
+    """CPU work of the generated code after it, forward and backward, which would join the first graph's."""
+    calls: float
+    """Number of calls of that code in the recorded steps, forward and backward."""
+    launch_ns: float
+    """CPU time of generated code per kernel that it launches, ns."""
+
+
+@remembered
+def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
+    """Graph breaks of the recorded forward passes, the most frequent first; none if the run recorded none."""
+    compiler = case.run.compiler if case.run else None
+    if compiler is None or not compiler.breaks:
+        return ()
+    calls, function = graph_calls(case)
+    if len(calls) < 2:
+        return ()
+    ops, graph = case.trace.ops, case.graph
+    # Neighbouring calls of one thread in one pass: no backward pass and no step boundary lies in between.
+    first, second = calls[:-1], calls[1:]
+    passes = _passes(case, calls)
+    together = (ops.thread[first] == ops.thread[second]) & (passes[:-1] == passes[1:])
+    which = _breaks_of(compiler, function[1:])
+    pairs = np.flatnonzero(together & (which >= 0))
+    if not len(pairs):
+        return ()
+    gaps = Stretches(
+        ops.thread[first[pairs]].astype(np.int64), ops.end_ns[first[pairs]], ops.start_ns[second[pairs]]
+    )  # fmt: skip
+    before, after = (
+        Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+        for rows in (first[pairs], second[pairs])
+    )
+    of_gap, of_first = nodes_in(graph, gaps), nodes_in(graph, before)
+    of_gap_backward = nodes_in(graph, backward_of(case, gaps))
+    of_call = nodes_in(graph, after)
+    of_call_backward = nodes_in(graph, backward_of(case, after))
+    generated = case.nodes_within(case.ops_named(GENERATED.search))
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    host = (graph.lane >= 0) & ~graph.waits
+    launch_ns = float(graph.duration_ns[host & generated].sum()) / max(int((graph.on_gpu & generated).sum()), 1)
+    found = []
+    for number, broken in enumerate(compiler.breaks):
+        mine = which[pairs] == number
+        if not mine.any():
+            continue
+        # An op without a gradient carries the number of the next op, here the second graph, whose backward is excluded.
+        between, back = _of(of_gap, mine) & ~generated, _of(of_gap_backward, mine) & ~generated
+        call = _of(of_call, mine) | _of(of_call_backward, mine)
+        found.append(
+            BrokenAt(
+                broken,
+                float(mine.sum()) / case.steps,
+                host & (between | back | (call & ~generated)),
+                graph.on_gpu & (between | back),
+                (between | _of(of_first, mine)) & waiting,
+                host & call & generated,
+                float(sum(mine[_stretches(each, host & generated)].sum() for each in (of_call, of_call_backward))),
+                launch_ns,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.times))
+
+
+def _of(stretch: I64, mine: Mask) -> Mask:
+    """Nodes in one of the stretches of a mask."""
+    return (stretch >= 0) & mine[np.maximum(stretch, 0)]
+
+
+def _stretches(stretch: I64, nodes: Mask) -> I64:
+    """The stretches that contain some of the nodes."""
+    return np.unique(stretch[nodes & (stretch >= 0)])
+
+
+def graph_calls(case: Analysis) -> tuple[I64, I64]:
+    """(rows of the outermost graph calls of forward passes by thread and time, number of the compiled function around
+    each or -1)."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    low, high = case.timeline.window
+    rows = case.outermost(case.ops_named(GRAPH_CALL.search))
+    backward = case.ops_within(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)))
+    rows = rows[~backward[rows] & (ops.start_ns[rows] >= low) & (ops.start_ns[rows] < high)]
+    rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
+    region = climb(parent[rows], parent, case.ops_named(REGION.search))
+    return rows, np.array([_number(case, row) for row in region.tolist()], np.int64)
+
+
+def _number(case: Analysis, row: int) -> int:
+    found = REGION.search(case.trace.strings[case.trace.ops.name[row]]) if row >= 0 else None
+    return int(found[1]) if found else -1
+
+
+def _breaks_of(compiler: Compiler, function: I64) -> I64:
+    """Row of the break before each compiled function; -1: unknown."""
+    by_number = {one.number: one for one in compiler.functions}
+    of = {number: _break_before(compiler, by_number.get(number)) for number in set(function.tolist())}
+    return np.array([of[number] for number in function.tolist()], np.int64)
+
+
+def _break_before(compiler: Compiler, function: CompiledFunction | None) -> int:
+    """Row of the break after which a function resumes, or for a whole function, the one for which its caller was given
+    up."""
+    if function is None:
+        return -1
+    if function.resumed_at is not None:
+        here = (function.place.file, function.resumed_at)
+        return next(
+            (
+                row
+                for row, one in enumerate(compiler.breaks)
+                if any((call.file, call.line) == here for call in one.calls)
+            ),
+            -1,
+        )
+    given_up = {one.failed for one in compiler.functions if one.failed}
+    return next((row for row, one in enumerate(compiler.breaks) if one.reason in given_up), -1)
+
+
+def _passes(case: Analysis, calls: I64) -> I64:
+    """Number of the forward pass that each call belongs to."""
+    begun = np.sort(np.concatenate([case.timeline.host.backward.start, case.timeline.steps.start_ns]))
+    return np.searchsorted(begun, case.trace.ops.start_ns[calls], side="right")
+
+
+def calls_a_pass(case: Analysis) -> I64:
+    """Calls of compiled graphs in each recorded forward pass that has some. They differ where a branch of the program
+    leaves some out."""
+    counts = np.bincount(_passes(case, graph_calls(case)[0]))
+    return counts[counts > 0]
+
+
+def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
+    """Functions that reached the limit of recompilations, those with the most failed guards first."""
+    compiler = case.run.compiler if case.run else None
+    found = [] if compiler is None else [one for one in compiler.functions if one.reached_limit]
+    return tuple(sorted(found, key=lambda one: -sum(guard.count for guard in one.failed_guards)))
+
+
+def never_compiled(case: Analysis) -> tuple[CompiledFunction, ...]:
+    """Functions that Dynamo could not compile, if the recorded forward passes call no compiled graph at all."""
+    compiler = case.run.compiler if case.run else None
+    if compiler is None or len(graph_calls(case)[0]):
+        return ()
+    return tuple(one for one in compiler.functions if one.failed and one.resumed_at is None)

@@ -1,0 +1,89 @@
+"""A compiled model as it would run without torch.compile: op by op, at the pace of this CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import breaks as calibrated
+from gpuprof.calibration import compile as compiling
+from gpuprof.diagnosis.detect.compiled.compiled_regions import GENERATED, REGION, graph_calls
+from gpuprof.diagnosis.detect.compiler_names import COMPILED
+from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+LOOKUP = "TorchDynamo Cache Lookup"
+"""Range in which Dynamo evaluates guards."""
+MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm"})
+MOST_UNKNOWN: Assumed[Share] = 0.5
+"""Largest share of graph calls whose number of ops is unknown; they count as the others do on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompiled:
+    """What changes if the model is not compiled; masks are over the nodes of the graph."""
+
+    ops: float
+    """Ops of the graphs that forward passes call, in the recorded steps."""
+    launch_ns: float
+    """CPU time of a matrix multiplication in generated code, ns: the median."""
+    called: Mask
+    """CPU work of calls of compiled graphs, forward and backward."""
+    around: Mask
+    """CPU work between them that Dynamo does: guards, and Python."""
+    kernels: Mask
+    """Kernels that Inductor generated."""
+
+    def without(self, way: int) -> Change:
+        """The graph with these ops run one by one; `way` 0: at best, 1: as expected, 2: at worst."""
+
+        def change(graph: Graph) -> Graph:
+            duration = graph.duration_ns.copy()
+            now = float(duration[self.called].sum())
+            if now > 0:
+                duration[self.called] *= (
+                    self.ops * calibrated.EAGER_OP.rising[way] * self.launch_ns / compiling.HOST.value / now
+                )
+            duration[self.around] *= calibrated.STAYS.rising[way]
+            duration[self.kernels] *= calibrated.EAGER_GPU.rising[way]
+            return graph.with_durations(duration)
+
+        return change
+
+
+def uncompiled(case: Analysis) -> Uncompiled | None:
+    """The model without torch.compile; None if the run did not record the ops of what it compiled, or if its graphs
+    hold no matrix multiplication that shows the pace of the CPU."""
+    compiler = case.run.compiler if case.run else None
+    if compiler is None:
+        return None
+    rows, function = graph_calls(case)
+    ops_of = {one.number: one.ops for one in compiler.functions}
+    counts = [count for number in function.tolist() if (count := ops_of.get(number, 0))]
+    if len(counts) <= MOST_UNKNOWN * len(rows):
+        return None
+    graph, ops = case.graph, case.trace.ops
+    host = (graph.lane >= 0) & ~graph.waits
+    matmul = np.append(case.ops_named(MATMULS.__contains__) & case.ops_within(case.ops_named(GENERATED.search)), False)
+    own = np.bincount(graph.scope[host & matmul[graph.scope]], weights=graph.duration_ns[host & matmul[graph.scope]])
+    if not own.any():
+        return None
+    calls = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    called = host & ((nodes_in(graph, calls) >= 0) | (nodes_in(graph, backward_of(case, calls)) >= 0))
+    dynamo = case.nodes_within(case.ops_named(lambda name: name == LOOKUP or bool(REGION.search(name))))
+    eager = case.nodes_within(case.ops_named(lambda name: name.startswith("aten::")))
+    return Uncompiled(
+        ops=float(sum(counts)) * len(rows) / len(counts),
+        launch_ns=float(np.median(own[own > 0])),
+        called=called,
+        around=host & dynamo & ~called & ~eager,
+        kernels=case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, COMPILED.search)) & graph.on_gpu,
+    )

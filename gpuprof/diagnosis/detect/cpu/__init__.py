@@ -1,0 +1,1 @@
+"""The CPU's work in a step, and the lines of code that cause it."""

@@ -1,0 +1,55 @@
+"""Long stretches of Python on the training thread, in no op and no call, that no other finding is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import slow as calibrated
+from gpuprof.diagnosis.detect.cpu.collecting import collecting
+from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu, find_offload
+from gpuprof.projection.changes.sample_preparation import preparing
+from gpuprof.record.phase_names import ENVIRONMENT, PART_RANGE, REWARD, UNRECORDED_RANGE, range_of
+from gpuprof.replay.graph import HOST, Graph
+from gpuprof.timeline.cpu.silence import holes
+from gpuprof.timeline.intervals import Cover
+from gpuprof.tracefile.trace import ANNOTATION, Mask
+from gpuprof.units import Assumed, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
+"""Share of the step that each of them takes at least: a slow CPU takes a millisecond for the Python of a trainer."""
+OPTIMIZER = "Optimizer."
+"""Begins the names of the ranges that torch puts around what an optimizer does."""
+_OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
+"""Begins the names of ranges that other findings, or the changes of an iteration, are about: each iteration needs its
+rewards."""
+
+
+def long_stretches(case: Analysis) -> Mask:
+    """The stretches as nodes of the graph, without silence that comes in few steps, which may be anything."""
+    graph = case.graph
+    outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0)
+    python = outside & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)
+    long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, LEAST_STRETCH_SHARE * case.step_ns)
+    nodes = python & long & ~preparing(graph) & ~_silent(graph)
+    garbage = collecting(case)
+    if garbage is not None:
+        nodes[garbage.nodes] = False
+    for found in (find_offload(case), computed_on_cpu(case)):
+        if found is not None:
+            nodes &= ~found.stretches
+    others = case.ops_within(case.ops_named(lambda name: name.startswith(_OTHERS)))
+    return nodes & ~np.append(others, False)[graph.scope]
+
+
+def _silent(graph: Graph) -> Mask:
+    """Nodes that lie in holes for the most part."""
+    found, low = holes(graph.timeline), graph.timeline.window[0]
+    if not len(found):
+        return np.zeros(len(graph), bool)
+    start, end = (np.round(t).astype(np.int64) + low for t in (graph.recorded_start_ns, graph.recorded_end_ns))
+    return (end > start) & (2 * Cover(found).between(start, end) > end - start)

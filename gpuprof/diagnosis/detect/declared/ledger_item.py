@@ -1,0 +1,45 @@
+"""What a finding adds to the ledger of costs above a step's reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from gpuprof.diagnosis.detect.declared.ledger_part import Part
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+Stage = Literal["stalled", "moved", "replaced", "repeated", "discarded", "faster"]
+"""stalled: nothing else happens meanwhile. moved: data that is copied to another memory and back. replaced: other ops
+compute the same result in fewer kernels, or without discarded work. repeated: computed before. discarded: computed for
+nothing. faster: the remaining work is done in fewer passes over memory, or on tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerItem:
+    """An item that is what a finding's first proposal removes that leaves the training unchanged."""
+
+    what: str
+    """What takes the time."""
+    why: str = "a sequence of ops runs where one kernel does the same"
+    stage: Stage = "replaced"
+    """Its place in the ledger's order."""
+    unadvised: bool = False
+    """Whether it counts even if it is not advised: its wasted work is known."""
+    changes_digits: bool = False
+    """Whether it may change digits that 16-bit training does not have anyway, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerParts:
+    """Items that a finding computes itself, because they are not what a proposal of it removes."""
+
+    parts: Callable[[Analysis], Iterator[Part]]
+    stage: Stage
+    """Their place in the ledger's order."""
+    unadvised: bool = True
+    """Whether they count even if the finding is not advised."""
+    headlines: Mapping[str, str] = field(default_factory=dict)
+    """`what` of an item → the headline of a diagnosis whose step it takes most of."""

@@ -1,0 +1,1 @@
+"""Kernels: how long they should take, and what fused or narrower ones take."""

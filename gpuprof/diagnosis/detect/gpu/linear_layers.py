@@ -1,0 +1,100 @@
+"""Matrix multiplications of linear layers in half precision, with their layer's shape and their role in training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.costs.formulas.gemm import Matmul, product_of
+from gpuprof.costs.fp8 import FORWARD, GRAD_INPUT, GRAD_WEIGHT
+from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
+from gpuprof.tracefile.trace import I64, NO_TEXT
+from gpuprof.units import Assumed, Elements, Published
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+ALIGNED_ELEMENTS: Published[Elements] = 8
+"""16-bit matrix multiplications use tensor cores at full rate if the inner and the last dimensions are multiples of
+this: 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide)."""
+HALF = ("c10::BFloat16", "c10::Half")
+OPS = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"})
+FEWEST_OUTPUT_COLUMNS: Assumed[Elements] = 30_000
+"""From this number of columns on, a layer counts as the output over a vocabulary, which stays in higher precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMatmul:
+    """One matrix multiplication of a linear layer."""
+
+    m: float
+    """m, k, n: rows (tokens), inner dimension and columns of the layer's forward matmul, also for other roles."""
+    k: float
+    n: float
+    role: int
+    """FORWARD, GRAD_INPUT or GRAD_WEIGHT of `costs.fp8`."""
+    casts_input: bool
+    """Whether its input needs a cast: the layer before it did not multiply the same rows."""
+    nodes: I64
+    """Its kernels as nodes of the graph, the longest first."""
+
+
+def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
+    """All matmuls of linear layers in the recorded passes, in launch order, without those of unknown shapes."""
+    graph, ops, links = case.graph, case.trace.ops, case.timeline.links
+    gemm = np.append(case.category("gemm"), False)[graph.gpu_row] & graph.on_gpu
+    nodes = np.flatnonzero(gemm & np.isin(graph.phase, (FORWARD_PHASE, RECOMPUTE, BACKWARD)))
+    op = links.op[graph.gpu_row[nodes]]
+    nodes, op = nodes[op >= 0], op[op >= 0]
+    nodes = nodes[np.argsort(ops.start_ns[op], kind="stable")]
+    op = links.op[graph.gpu_row[nodes]]
+    by_op: dict[int, list[int]] = {}
+    for node, row in zip(nodes.tolist(), op.tolist(), strict=True):
+        by_op.setdefault(row, []).append(node)
+    shaped = [(row, found, one) for row, found in by_op.items() if (one := _product(case, row)) is not None]
+    forward = Counter(
+        (one.m, one.k, one.n) for _, found, one in shaped if graph.phase[found[0]] != BACKWARD
+    )  # fmt: skip
+    result, before = [], (0.0, 0.0)
+    for _, found, one in shaped:
+        rows = np.array(sorted(found, key=lambda node: -graph.duration_ns[node]), np.int64)
+        m, k, n, role = _as_layer(one, forward, graph.phase[found[0]] == BACKWARD)
+        if max(k, n) >= FEWEST_OUTPUT_COLUMNS:
+            continue
+        casts = role != FORWARD or (m, k) != before
+        before = (m, k) if role == FORWARD else (0.0, 0.0)
+        result.append(LayerMatmul(m, k, n, role, casts, rows))
+    return result
+
+
+def _product(case: Analysis, row: int) -> Matmul | None:
+    """The matrix multiplication of an op in half precision; None if it is none, or if its shapes are unknown."""
+    ops, trace = case.trace.ops, case.trace
+    name = trace.strings[ops.name[row]]
+    if name not in OPS or ops.dims[row] == NO_TEXT or ops.types[row] == NO_TEXT:
+        return None
+    arguments = parse(name, trace.text(int(ops.dims[row])), trace.text(int(ops.types[row])), None, None)
+    found = product_of(arguments)
+    if found is None or found.batch != 1 or found.left.type not in HALF or min(found.m, found.n, found.k) < 1:
+        return None
+    return found
+
+
+def _as_layer(one: Matmul, forward: Counter, backward: bool) -> tuple[float, float, float, int]:
+    """(m, k, n, role) of the layer that a matrix multiplication belongs to, by the forward pass's shapes."""
+    if not backward:
+        return one.m, one.k, one.n, FORWARD
+    if forward[(one.m, one.n, one.k)]:  # (M × N) by (N × K)
+        return one.m, one.n, one.k, GRAD_INPUT
+    if forward[(one.k, one.n, one.m)]:  # (N × M) by (M × K)
+        return one.k, one.n, one.m, GRAD_WEIGHT
+    if forward[(one.k, one.m, one.n)]:  # (K × M) by (M × N)
+        return one.k, one.m, one.n, GRAD_WEIGHT
+    if forward[(one.m, one.k, one.n)]:  # repeated for the backward pass
+        return one.m, one.k, one.n, FORWARD
+    return one.k, one.n, one.m, GRAD_WEIGHT

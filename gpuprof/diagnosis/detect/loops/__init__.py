@@ -1,0 +1,1 @@
+"""Loops of Python over samples, experts, tensors or time steps."""

@@ -1,0 +1,1 @@
+"""The output layer, losses and what is logged after a forward pass."""

@@ -1,0 +1,1 @@
+"""What a step computes again though nothing has changed, or for nothing."""

@@ -1,0 +1,1 @@
+"""Why a device waits: every gap, split by cause, and what such waits hide."""

@@ -1,0 +1,1 @@
+"""The mean step of a run: its wall time, measured without a profiler, and where that goes."""

@@ -1,0 +1,1 @@
+"""Several ranks of one training: which one the others wait for, and why."""

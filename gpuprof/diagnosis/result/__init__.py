@@ -1,0 +1,1 @@
+"""A diagnosis as plain data: one frozen dataclass per concept, and the fixes that it proposes."""

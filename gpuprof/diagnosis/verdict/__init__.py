@@ -1,0 +1,1 @@
+"""What limits the step: the verdict, how sure it is, and its sentences."""

@@ -1,0 +1,1 @@
+"""Changes of the recorded step: another batch, depth, GPU or CPU."""

@@ -1,0 +1,1 @@
+"""What a training keeps in GPU memory, and what changes of it would save."""

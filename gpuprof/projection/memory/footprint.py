@@ -1,0 +1,109 @@
+"""A training's memory at its peak as parts that single changes act on: what stays, and what each token of a pass takes.
+
+`footprint` splits what a recording says, `Footprint.usage` puts it together again, and `memory_changes` holds what a
+change of the training does to the parts in between. Of what is not measured both ends are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.calibration import memory as calibrated
+from gpuprof.projection.memory.activations import Activations, Line, Recorded
+from gpuprof.projection.memory.memory import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Bytes above what stays between steps; those without another unit are per token of a forward pass.
+
+    The peak is in the loss, with all layers' activations and the logits, or in the backward pass of the last layer,
+    with `backward` instead of the logits, or in the optimizer's step.
+    """
+
+    fixed_bytes: float
+    """In all, whatever the tokens."""
+    layers: float
+    scores: float
+    """Of attention that writes them out, in all layers that keep them."""
+    logits: float
+    backward: float = 0.0
+    """What the backward pass of one layer takes in addition to `layers` and `scores`; 0: less than the logits."""
+    floor_bytes: float = 0.0
+    """In all: the optimizer's step."""
+
+    def line(self) -> Line:
+        """The bytes by the tokens of a pass."""
+        kept = self.layers + self.scores
+        return Line(self.fixed_bytes, kept + max(self.logits, self.backward), self.floor_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a training holds."""
+
+    static_bytes: float
+    """Between steps, whatever the batch."""
+    static_spread: float
+    """That is more or less by this share."""
+    low: Parts
+    likely: Parts
+    high: Parts
+    activations: Activations
+    """Before any change, for what they are from."""
+
+    @property
+    def ends(self) -> tuple[Parts, Parts, Parts]:
+        return self.low, self.likely, self.high
+
+    def usage(self) -> Usage:
+        """As projections take it."""
+        lines = [parts.line() for parts in self.ends]
+        return Usage(self.static_bytes, Activations(*lines, basis=self.activations.basis), self.static_spread)
+
+    def peak_bytes(self, tokens: float) -> tuple[float, float, float]:
+        """The peak with a pass of that many tokens: at least, likely, at most."""
+        low, likely, high = self.usage().activations.at(tokens)
+        away = self.static_bytes * self.static_spread
+        return self.static_bytes - away + low, self.static_bytes + likely, self.static_bytes + away + high
+
+
+def footprint(recorded: Recorded, use: Usage) -> Footprint:
+    """The parts of what a recording says; `use` is of the model and the lengths that are asked for.
+
+    All ends go through the recorded peak: where more of it is logits, less is layers.
+    """
+    found = use.activations
+    lines = (found.least, found.likely, found.most)
+    parts = [_parts(recorded, line, end) for end, line in enumerate(lines)]
+    return Footprint(use.static_bytes, use.static_spread, *parts, activations=found)
+
+
+def _parts(recorded: Recorded, line: Line, end: int) -> Parts:
+    scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), line.per_token)
+    logits = recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[end]) if recorded.loss else 0.0
+    if recorded.checkpointing:
+        # Scores are those of the one layer that is being recomputed, and gone in the loss.
+        inputs = min(recorded.layers * recorded.kept_bytes, line.per_token)
+        rest = line.per_token - inputs
+        if recorded.loss and recorded.loss.whole:
+            logits = min(logits, rest)
+            return Parts(line.fixed_bytes, inputs + rest - logits, 0.0, logits, min(_again(recorded, end), logits),
+                         line.floor_bytes)  # fmt: skip
+        return Parts(line.fixed_bytes, inputs, 0.0, min(logits, rest), rest, line.floor_bytes)
+    backward = score_backward(scores, recorded.layers, end)
+    logits, backward = min(logits, line.per_token - scores), min(backward, line.per_token - scores)
+    layers = line.per_token - scores - max(logits, backward)
+    return Parts(line.fixed_bytes, layers, scores, logits, backward, line.floor_bytes)
+
+
+def _again(recorded: Recorded, end: int) -> float:
+    """Bytes per token of the one layer that is being recomputed and goes backward."""
+    if recorded.layer_bytes is None or not recorded.layers:
+        return calibrated.ONE_LAYER.rising[end] * recorded.hidden
+    return recorded.layer_bytes / recorded.layers + calibrated.BACKWARD_BYTES.rising[end] * recorded.hidden
+
+
+def score_backward(scores: float, layers: int, end: int) -> float:
+    """Bytes per token that the backward pass of one of the layers takes on its scores, in addition to those kept."""
+    return calibrated.SCORE_BACKWARD.rising[end] * scores / layers if layers else 0.0

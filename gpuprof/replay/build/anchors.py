@@ -1,0 +1,39 @@
+"""Edges to what begins for a reason that was not recorded: it keeps its distance to where the main thread was."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.replay.build.edge_list import Edges, Nodes
+from gpuprof.replay.build.lanes import Handover, Pieces
+from gpuprof.replay.build.latencies import CLEAR_NS
+from gpuprof.replay.build.work import Work
+from gpuprof.replay.graph import ANCHOR
+from gpuprof.tracefile.trace import F64, I64
+
+
+def anchors(nodes: Nodes, pieces: Pieces, work: Work, handovers: list[Handover], main_thread: int) -> tuple[Edges, ...]:
+    """Those of threads that no other hands over to, and of work whose launch was not recorded; what follows at once on
+    its stream was queued."""
+    if main_thread < 0:
+        return ()
+    called = {int(pieces.lane[one.target]) for one in handovers}
+    free = np.array([i for i in np.flatnonzero(pieces.first) if pieces.lane[i] not in {*called, main_thread}], np.int64)
+    lost = np.flatnonzero((work.piece < 0) & ~(work.start_ns - work.free_ns < CLEAR_NS))
+    begun = pieces.start_ns[free]
+    return (
+        *_anchored(pieces, main_thread, nodes, nodes.piece(free), begun, begun),
+        *_anchored(pieces, main_thread, nodes, nodes.work(lost), work.moment_ns[lost], work.start_ns[lost]),
+    )
+
+
+def _anchored(
+    pieces: Pieces, main_thread: int, nodes: Nodes, target: I64, moment_ns: I64, start_ns: I64 | F64
+) -> tuple[Edges, ...]:
+    """Edges to nodes that started at `start_ns` from the main thread's pieces at `moment_ns`."""
+    at = pieces.active(main_thread, moment_ns)
+    known = np.flatnonzero(at >= 0)
+    at = at[known]
+    if not len(known):
+        return ()
+    return (Edges(ANCHOR, target[known], nodes.piece(at), start_ns[known] - pieces.start_ns[at], True),)

@@ -1,0 +1,43 @@
+"""What launching calls do themselves: when they begin it, and how long it takes where their copy is waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.calibration import latency as latency_calibrated
+from gpuprof.replay.build.calls import Calls
+from gpuprof.replay.build.latencies import CLEAR_NS, prompt, usual
+from gpuprof.replay.build.queues import QueueEdges
+from gpuprof.replay.build.work import Work
+from gpuprof.tracefile.trace import F64
+
+
+def own_begun(calls: Calls, work: Work, queue: QueueEdges) -> F64:
+    """When the launching call of each work began what it does itself: after its wait for room on its stream."""
+    begun = np.where(work.piece >= 0, calls.start_ns[work.call] if len(calls) else 0, 0.0)
+    np.maximum.at(begun, queue.work, queue.freed_ns)
+    return begun
+
+
+def copy_own_ns(work: Work, begun: F64) -> F64:
+    """What a blocking copy's call does before its copy can start; NaN on other work.
+
+    Estimated from copies that started on an idle stream: they waited for their launch only. `begun`: when each call
+    began its own work, which it does when its stream has room.
+    """
+    own = np.full(len(work), np.nan)
+    rows = np.flatnonzero(work.blocks)
+    if not len(rows):
+        return own
+    begun = begun[rows]
+    clear = work.start_ns - work.free_ns > CLEAR_NS
+    since = work.start_ns - work.launched_ns
+    latency = usual(
+        since, prompt(since, (work.piece >= 0) & ~work.blocks & work.head & clear), latency_calibrated.LAUNCH_NS.value
+    )
+    until = work.start_ns[rows] - begun - latency
+    idle = clear[rows]
+    typical = float(np.median(until[idle])) if idle.any() else latency_calibrated.LAUNCH_NS.value
+    # A copy that queued behind other work shows only that it did not take longer than that.
+    own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, np.maximum(work.end_ns[rows] - begun, 0))
+    return own

@@ -1,0 +1,167 @@
+"""The full launch queue: how many items a stream takes before its launches block, and the edges that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.calibration import thresholds as calibrated
+from gpuprof.replay.build.calls import Calls
+from gpuprof.replay.build.work import Work
+from gpuprof.tracefile.trace import F64, I64
+from gpuprof.units import Assumed, Launches, Ratio, Share
+
+QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
+"""Launched and unfinished items that a stream takes, where the recording does not show it filled."""
+FEWEST_FULL: Assumed[Launches] = 5
+FULL_SHARE: Assumed[Share] = 0.9
+UNRECORDED_ITEMS: Assumed[Share] = 1 / 64
+"""Of a queue's room what items that are not recorded as work (events, markers) take, at most."""
+LONG_CALL: Assumed[Ratio] = 2.0
+"""A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, FULL_SHARE of them
+returned no earlier than the item ended that had to make room, and half took LONG_CALL times the usual time of their
+name."""
+SOON_CALL: Assumed[Ratio] = 4.0
+DEEP_QUEUE: Assumed[Share] = 0.5
+"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP_QUEUE of the usual items, half of
+the calls took SOON_CALL times as long as was left of them when that item ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEdges:
+    """Launches that may not begin before an earlier item of their stream has ended."""
+
+    work: I64
+    """Index of the work whose launch waits."""
+    source: I64
+    """Index of the item that must have ended; of one at or after `work` it is the previous round's."""
+    freed_ns: F64
+    """When that item had ended, as recorded; -inf of a previous round's that was not seen. What was queued when the
+    recording began stands for the last items of the previous round."""
+    lag_ns: F64
+    own_ns: F64
+    """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
+
+
+def queue_edges(work: Work, calls: Calls) -> QueueEdges:
+    """For every launch the item of its stream that has to be done before there is room."""
+    streams = [_Items(work, calls, stream) for stream in range(len(work.streams))]
+    streams = [items for items in streams if len(items.work)]
+    if not streams:
+        none, never = np.empty(0, np.int64), np.empty(0)
+        return QueueEdges(none, none, never, never, never)
+    own = _usual_own(streams)
+    limit = _limit(streams, own)
+    parts = [_edges(items, own, limit) for items in streams]
+    return QueueEdges(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+class _Items:
+    """What was launched on one stream: a CUDA graph is one item."""
+
+    def __init__(self, work: Work, calls: Calls, stream: int) -> None:
+        self.work = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0))
+        call = work.call[self.work]
+        self.begun, self.returned = calls.start_ns[call], calls.end_ns[call]
+        self.last = _last_of(work, self.work)
+        """The work that ends each item."""
+        self.ended = np.maximum.accumulate(work.end_ns[self.last])
+        self.names = calls.name[call]
+        self.blocks = work.blocks[self.work]
+        queued = (work.stream == stream) & work.head & (work.piece < 0)
+        if len(self.work):
+            queued &= work.start_ns < work.start_ns[self.work].min()
+        launches, launch = np.unique(work.correlation[queued], return_inverse=True)
+        ended = np.full(len(launches), -np.inf)
+        np.maximum.at(ended, launch.reshape(-1), work.end_ns[queued])
+        self.queued = np.maximum.accumulate(np.sort(ended))
+        """When the items ended that had been launched before the window."""
+        done = np.searchsorted(self.ended, self.begun, side="right")
+        left = len(self.queued) - np.searchsorted(self.queued, self.begun, side="right")
+        self.depth = np.maximum(np.arange(len(self.work)) - done, 0) + left
+        """Items launched and not done when each call began."""
+
+    def freed_ns(self, item: I64) -> F64:
+        """When these items had ended; those below 0 are of the previous round, -inf where that was not seen."""
+        ended = np.concatenate([self.queued, self.ended])
+        at = item + len(self.queued)
+        return np.where(at >= 0, ended[np.maximum(at, 0)], -np.inf)
+
+    def freed_within(self, item: I64, own: dict[int, float], most: int) -> I64:
+        """For each call that took long, the last of the `most` items after this one that ended within it: that one made
+        room, since others took some. The item itself for other calls."""
+        if not most:
+            return item
+        ended = np.concatenate([self.queued, self.ended])
+        last = np.searchsorted(ended, self.returned, side="right") - 1
+        last = np.minimum(last, item + len(self.queued) + most)
+        usual = np.array([own.get(name, np.inf) for name in self.names.tolist()])
+        found = (self.returned - self.begun > LONG_CALL * usual) & (last >= 0) & (last > item + len(self.queued))
+        found &= ended[np.maximum(last, 0)] > self.begun
+        return np.where(found, last - len(self.queued), item)
+
+
+def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64, F64]:
+    count = len(items.work)
+    if limit > count:
+        none, never = np.empty(0, np.int64), np.empty(0)
+        return none, none, never, never, never
+    source = np.arange(count) - limit
+    free = items.freed_ns(source)
+    source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * UNRECORDED_ITEMS)), source)
+    free = items.freed_ns(source)
+    waited = (free > items.begun) & (free <= items.returned)
+    possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
+    left = items.returned - free
+    usual = np.maximum([own.get(name, 0.0) for name in items.names.tolist()], 0.0)
+    # What a copy that blocks does itself is distinguished from its wait elsewhere.
+    own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
+    lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
+    return items.work[possible], items.last[source[possible]], free[possible], lag[possible], own_ns[possible]
+
+
+def _last_of(work: Work, items: I64) -> I64:
+    """The last work of each launch: for a CUDA graph the node that ends last, on any stream."""
+    others = np.flatnonzero(~work.head & (work.piece >= 0))
+    if not len(others) or not len(items):
+        return items
+    order = np.argsort(work.call[items], kind="stable")
+    k = np.minimum(np.searchsorted(work.call[items][order], work.call[others]), len(items) - 1)
+    same = work.call[items][order][k] == work.call[others]
+    item, node = np.concatenate([np.arange(len(items)), order[k[same]]]), np.concatenate([items, others[same]])
+    by_end = np.lexsort((work.end_ns[node], item))
+    ends = np.flatnonzero(np.diff(item[by_end], append=len(items)))
+    return node[by_end[ends]]
+
+
+def _usual_own(streams: list[_Items]) -> dict[int, float]:
+    """The median time of launches of each name, at less than half the greatest depth where there are any."""
+    names = np.concatenate([items.names[~items.blocks] for items in streams])
+    took = np.concatenate([(items.returned - items.begun)[~items.blocks] for items in streams])
+    depth = np.concatenate([items.depth[~items.blocks] for items in streams])
+    own = {}
+    shallow = depth <= depth.max(initial=0) / 2
+    for name in np.unique(names).tolist():
+        mine = names == name
+        own[name] = float(np.median(took[mine & shallow] if (mine & shallow).any() else took[mine]))
+    return own
+
+
+def _limit(streams: list[_Items], own: dict[int, float]) -> int:
+    """The depth at which launches block, on any stream."""
+    most = max(int(items.depth.max()) for items in streams)
+    waited, longer, soon = [], [], []
+    for items in streams:
+        at = np.flatnonzero((items.depth == most) & ~items.blocks)
+        left = items.returned[at] - items.freed_ns(at - most)
+        waited += (left >= 0).tolist()
+        usual = np.array([own[name] for name in items.names[at].tolist()])
+        took = (items.returned - items.begun)[at]
+        longer += (took / np.maximum(usual, 1)).tolist()
+        soon += (took / np.maximum(left, 1)).tolist()
+    full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= FULL_SHARE
+    full = full and (
+        np.median(longer) >= LONG_CALL or (most >= DEEP_QUEUE * QUEUE_ITEMS and np.median(soon) >= SOON_CALL)
+    )
+    return most if full else max(QUEUE_ITEMS, most + 1)

@@ -1,0 +1,62 @@
+"""How fast the CPU of a recording records events: its pace, by which the cost of an event is scaled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.calibration import profiler as calibrated
+from gpuprof.timeline.cpu.dispatch import lacks_inner_ops
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.trace import Calls, Ops
+from gpuprof.units import Assumed, Count, Measured, Ratio
+
+PROBES = (
+    ("aten::as_strided", calibrated.STRIDED_NS.value, 0.05),
+    ("aten::empty_strided", calibrated.EMPTY_STRIDED_NS.value, 0.0),
+)
+"""Ops that do next to nothing, so that their recorded time shows how fast the host records: with their time on a host
+of pace 1, and the share of all ops that makes them trusted (compiled code holds few, in places that are not
+typical)."""
+LAUNCH_PROBE = ("cudaLaunchKernel", calibrated.LAUNCH_NS.value)
+"""Where no such op was recorded, a launch shows the pace, less exactly."""
+NSYS_PROBE = ("cudaLaunchKernel", calibrated.NSYS_LAUNCH_NS.value)
+"""The same for Nsight Systems, which records calls."""
+FEWEST_OPS: Assumed[Count] = 30
+PACES: Measured[tuple[Ratio, Ratio]] = (0.6, 3.0)
+"""Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
+
+
+def host_pace(timeline: Timeline) -> float:
+    """How slowly the host records, 1 for the median host that RECORDED_EVENT_NS is from: the time of its shortest op
+    over the usual, or of a launch where such ops were not recorded."""
+    return pace_and_spread(timeline)[0]
+
+
+def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
+    """The host's pace, and how many times less or more than it says the cost of an event may be."""
+    trace = timeline.trace
+    if trace.reading.kind == "nsys":
+        probes: tuple[tuple[Ops | Calls, str, float, float, float], ...] = (
+            (trace.calls, *NSYS_PROBE, 0.0, calibrated.NSYS_SPREAD.value),
+        )
+    elif lacks_inner_ops(timeline):
+        # The ops that do next to nothing are gone but for those that are called by themselves, or had to wait.
+        probes = (
+            (trace.calls, *LAUNCH_PROBE, 0.0, _both(calibrated.LAUNCH_SPREAD.value, calibrated.LEFT_OUT_SPREAD.value)),
+        )
+    else:
+        ops = tuple((trace.ops, *probe, calibrated.SPREAD.value) for probe in PROBES)
+        probes = (*ops, (trace.calls, *LAUNCH_PROBE, 0.0, calibrated.LAUNCH_SPREAD.value))
+    for table, name, usual, share, spread in probes:
+        number = trace.string_ids.get(name)
+        rows = np.flatnonzero(table.name == number) if number is not None else np.empty(0, np.int64)
+        took = (table.end_ns - table.start_ns)[rows]
+        # Recordings of before 2024 hold whole microseconds, which say nothing of what takes less than one.
+        if len(rows) >= max(FEWEST_OPS, share * len(table)) and np.any(took % 1000):
+            return float(np.clip(float(np.median(took)) / usual, *PACES)), spread
+    return 1.0, probes[-1][-1]
+
+
+def _both(one: float, other: float) -> float:
+    """How many times less or more a product may be whose factors, independent of each other, may each be this large."""
+    return float(np.exp(np.hypot(np.log(one), np.log(other))))

@@ -1,0 +1,202 @@
+"""What recording cost the host, and how it is taken out of the graph.
+
+Every recorded op, call and frame cost the thread that it was recorded on some time, partly inside the interval that
+was written down and partly around it. That cost is taken out of the host segments on either side of each
+event's begin and end; what the step then takes comes from simulating it, since time that the host spends while the
+GPU is at work is no loss. How fast a host records is in `host_pace`, what a measured step says of the cost in
+`profiler_fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuprof.calibration import profiler as calibrated
+from gpuprof.replay.graph import Graph
+from gpuprof.timeline.cpu.dispatch import lacks_inner_ops, recorded_ops
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.compiled import compiled
+from gpuprof.tracefile.distinct import distinct, ordered
+from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
+from gpuprof.units import Assumed, Code, Convention, Share
+
+LEAST_LEFT: Assumed[Share] = 0.1
+"""Share of a piece's recorded time that is left at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """How many recorded events touch each node: ops, calls, frames, kernel ranges and nodes of CUDA graphs, in
+    fractions.
+
+    A quarter of an op or call belongs to each piece on either side of its begin and of its end; half of a frame to each
+    piece that it begins or ends in. Ops that were left out of the file are counted with those that are left.
+    """
+
+    ops: F64
+    calls: F64
+    frames: F64
+    kernel_ranges: F64
+    graph_nodes: F64
+
+    def cost_ns(self, scale: float) -> F64:
+        """Time that recording added to each node, ns."""
+        events = (self.ops + self.calls) * calibrated.EVENT_NS.value + self.frames * calibrated.FRAME_NS.value
+        return scale * (
+            events
+            + self.kernel_ranges * calibrated.KERNEL_RANGE_NS.value
+            + self.graph_nodes * calibrated.GRAPH_NODE_NS.value
+        )
+
+
+def recorded_events(graph: Graph) -> Recorded:
+    """The recorded events around every host node; GPU nodes have none."""
+    timeline = graph.timeline
+    low = timeline.window[0]
+    begin = np.round(graph.recorded_start_ns).astype(np.int64) + low
+    end = np.round(graph.recorded_end_ns).astype(np.int64) + low
+    host = (graph.lane >= 0) & ~graph.waits
+    tables = _recorded_tables(timeline)
+    counts = [np.zeros(len(graph)) for _ in tables]
+    for lane in distinct(graph.lane[host]).tolist():
+        mine = np.flatnonzero(host & (graph.lane == lane))
+        begins, ends = begin[mine], end[mine]
+        for table, count in zip(tables, counts, strict=True):
+            rows = table.thread == lane
+            times = ordered(np.concatenate([table.start_ns[rows], table.end_ns[rows]]))
+            if table is tables[_FRAMES]:
+                count[mine] = _between(times, begins, ends) / 2
+            else:
+                count[mine] = (_at(times, begins) + _at(times, ends)) / 4
+    ops, calls, frames, kernel_ranges = counts
+    return with_left_out(Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host)), timeline)
+
+
+def recorded_in_window(timeline: Timeline) -> Recorded:
+    """The recorded events of the whole window on the threads that launch work, as if of one node; what was left out of
+    the file is not counted. For recordings that cannot be replayed."""
+    calls, links = timeline.trace.calls, timeline.links
+    threads = np.unique(np.append(links.thread[links.thread >= 0], timeline.main_thread))
+    low, high = timeline.window
+
+    def inside(table: _Events | Calls) -> Mask:
+        return (table.start_ns >= low) & (table.start_ns < high) & np.isin(table.thread, threads)
+
+    ops, in_calls, frames, kernel_ranges = (
+        np.array([float(np.count_nonzero(inside(table)))]) for table in _recorded_tables(timeline)
+    )
+    launched = np.bincount(links.call[links.call >= 0], minlength=len(calls))
+    nodes = np.array([float((launched - 1).clip(0)[inside(calls)].sum())])
+    return Recorded(ops, in_calls, frames, kernel_ranges, nodes)
+
+
+def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
+    """The same including ops that were left out of the file after recording."""
+    if not lacks_inner_ops(timeline):
+        return recorded
+    return replace(recorded, ops=recorded.ops * (1 + calibrated.LEFT_OUT.value))
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """One kind of recorded events."""
+
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+
+
+_FRAMES: Convention[Code] = 2
+
+
+def _recorded_tables(timeline: Timeline) -> tuple[_Events, _Events, _Events, _Events]:
+    """Ops, calls, frames, and the ops that are named as their own kernel."""
+    trace = timeline.trace
+    own = np.zeros(len(trace.ops), bool)
+    launched = np.flatnonzero(timeline.links.op >= 0)
+    op = timeline.links.op[launched]
+    own[op[trace.ops.name[op] == trace.gpu.name[launched]]] = True
+    recorded = recorded_ops(trace)
+
+    def events(table: Ops | Calls | Frames, rows: Mask | slice) -> _Events:
+        return _Events(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
+
+    every = slice(None)
+    return (
+        events(trace.ops, recorded), events(trace.calls, every), events(trace.frames, every),
+        events(trace.ops, own & recorded),
+    )  # fmt: skip
+
+
+def _graph_nodes(graph: Graph, host: Mask) -> F64:
+    """Per node that is in a call: the kernels and host segments that the call launched beyond the first, shared by the
+    call's nodes."""
+    calls = len(graph.timeline.trace.calls)
+    launched = np.bincount(graph.call[graph.on_gpu & (graph.call >= 0)], minlength=calls)
+    nodes = np.flatnonzero(host & (graph.call >= 0))
+    shared = np.bincount(graph.call[nodes], minlength=calls)
+    count = np.zeros(len(graph))
+    count[nodes] = ((launched - 1).clip(0) / np.maximum(shared, 1))[graph.call[nodes]]
+    return count
+
+
+def _at(times: I64, t: I64) -> I64:
+    """How many of `times`, which ascend, are each `t`; quick where these ascend, too."""
+    count = np.empty(len(t), np.int64)
+    _count(times, t, count)
+    return count
+
+
+@compiled
+def _count(times, t, count):  # pragma: no cover - compiled
+    k = 0
+    for i in range(len(t)):
+        if i > 0 and t[i] < t[i - 1]:
+            k = 0
+        while k < len(times) and times[k] < t[i]:
+            k += 1
+        after = k
+        while after < len(times) and times[after] == t[i]:
+            after += 1
+        count[i] = after - k
+
+
+def _between(times: I64, low: I64, high: I64) -> I64:
+    return np.searchsorted(times, high, side="left") - np.searchsorted(times, low, side="left")
+
+
+def without(graph: Graph, cost_ns: F64) -> Graph:
+    """The graph with the sum of `cost_ns` taken out of the host's work.
+
+    Most of it where it is recorded, and what a node cannot give, the next of its lane does; the part
+    `profiler.DIFFUSE` out of all of the host's work, in proportion to its time, of which in one piece
+    `profiler.REFILL_NS` count at most.
+    """
+    whole, placed = (_reduced(graph, part * cost_ns) for part in (1.0, 1.0 - calibrated.DIFFUSE.value))
+    host = (graph.lane >= 0) & ~graph.waits
+    cold = np.where(host, np.minimum(placed, calibrated.REFILL_NS.value), 0.0)
+    diffuse = float((placed - whole).sum()) / max(float(cold.sum()), 1.0)
+    return graph.with_durations(
+        np.maximum(placed - diffuse * cold, np.where(host, LEAST_LEFT * graph.duration_ns, placed))
+    )
+
+
+def _reduced(graph: Graph, cost_ns: F64) -> F64:
+    """The durations of nodes after the cost of each is taken out of it, or where it is too short out of the next."""
+    left = graph.duration_ns.copy()
+    debt = np.zeros(int(graph.lane.max(initial=0)) + 1)
+    _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST_LEFT, left, debt)
+    return left
+
+
+@compiled
+def _reduce(duration, cost, lane, least, left, debt):  # pragma: no cover - compiled
+    for node in range(len(duration)):
+        if lane[node] < 0:
+            continue
+        wanted = cost[node] + debt[lane[node]]
+        taken = min(wanted, (1 - least) * duration[node])
+        left[node] -= taken
+        debt[lane[node]] = wanted - taken

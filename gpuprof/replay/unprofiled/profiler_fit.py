@@ -1,0 +1,224 @@
+"""The graph as it would have run unprofiled: the usual cost of recording taken out, or the cost and the host's own
+speed fitted to a measured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuprof.calibration import noise as noise_calibrated
+from gpuprof.calibration import profiler as profiler_calibrated
+from gpuprof.replay.cpu_compute import computes, good_part
+from gpuprof.replay.graph import HOST, INPUT, Graph
+from gpuprof.replay.simulate import step_of
+from gpuprof.replay.transform import scale as by_resource
+from gpuprof.replay.transform import scaled
+from gpuprof.replay.unprofiled.host_pace import pace_and_spread
+from gpuprof.replay.unprofiled.phase_fit import Parts, fitted_to_parts
+from gpuprof.replay.unprofiled.planning import planning
+from gpuprof.replay.unprofiled.profiler_cost import Recorded, recorded_events, without
+from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Ratio, Share
+
+MOST_EXPONENT: Assumed[Ratio] = 1.6
+"""Beyond that the host itself was quicker or slower: by e to the power of this at most."""
+FLAT_GAIN: Assumed[Share] = 5e-3
+"""Where taking out more gains less than this the step does not wait for what recording cost."""
+QUICKER_HOST: Assumed[Share] = 0.9
+CPU_LIMITED: Assumed[Share] = 0.01
+"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU is the limit
+it."""
+FIT_TOLERANCE: Assumed[Share] = 1e-3
+"""A fit is good when the step is this near to the measured one."""
+KNOWN_TO: Assumed[Share] = 1e-4
+"""The cost of an event and the speed of a host are known no better than to this share."""
+NEAR_ENOUGH: Assumed[Share] = 0.01
+"""A step that is only estimated needs no fit where it is this near already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The graph without the profiler's cost, and the facts about that cost."""
+
+    graph: Graph
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    """Eight of ten steps lie between the two."""
+    fitted: bool
+    """Whether the cost was fitted to a measured step."""
+    cost_ns: float
+    """Removed from the host's work per step."""
+    scale: float
+    """The cost of an event, of the usual one."""
+    quicker: Graph
+    slower: Graph
+    """The graph at the ends of what the host's own time may be: eight of ten lie between."""
+    replayed_ns: float
+    """The step of the same loop with all that recording cost. A window may be longer: what passes in it before its
+    first kernel runs in a loop while the GPU still works for the step before."""
+
+
+def remove_profiler(
+    graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None,
+    shares: Parts | None = None,
+) -> Removal:  # fmt: skip
+    """The graph as it would have run unprofiled.
+
+    `measured_ns`: a step timed without a profiler, which the host's time is then fitted to as far as the step waits for
+    the host, and `spread` its 80 % interval; `shares`: the parts of such a step, where they were timed, too. Without it
+    the usual cost per event is removed, and the interval is that of the cost.
+    """
+    events = recorded_events(graph)
+    pace, spread_of_cost = pace_and_spread(graph.timeline)
+    per_step = float(events.cost_ns(1.0).sum()) / graph.steps
+    replayed = step_of(graph)
+    usual, slower, quicker = (
+        without(graph, events.cost_ns(scale)) for scale in (pace, pace / spread_of_cost, pace * spread_of_cost)
+    )
+    if measured_ns is None:
+        step, slow, fast = (step_of(one) for one in (usual, slower, quicker))
+        low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
+        return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower, replayed)
+    scale, reduced = _fitted(graph, events, pace, pace / spread_of_cost, measured_ns)
+    if shares is not None:
+        reduced = fitted_to_parts(reduced, shares)
+    step = step_of(reduced)
+    if abs(step - measured_ns) > FIT_TOLERANCE * measured_ns:
+        # Another clock, or what the graph does not know of.
+        reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
+        step = step_of(reduced)
+    low, high = spread or (measured_ns, measured_ns)
+    quicker, slower = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
+    cost = scale * per_step
+    return Removal(reduced, step, min(low, step), max(high, step), True, cost, scale, quicker, slower, replayed)
+
+
+def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
+    """A removal without a measured step where other recordings say what the step is: the host's time is fitted to
+    `step_ns`, and its ends and those of the step are as far away as they were."""
+    if abs(step_ns - removal.step_ns) <= NEAR_ENOUGH * step_ns or removal.step_ns <= 0:
+        return removal
+    found = remove_profiler(graph, step_ns)
+
+    def by(end: Graph) -> Graph:
+        factor = _host_ns(end) / max(_host_ns(removal.graph), 1.0)
+        return by_resource(found.graph, host=factor, input=factor)
+
+    return replace(
+        found, low_ns=found.step_ns * removal.low_ns / removal.step_ns,
+        high_ns=found.step_ns * removal.high_ns / removal.step_ns, fitted=False,
+        quicker=by(removal.quicker), slower=by(removal.slower),
+    )  # fmt: skip
+
+
+def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_ns: float) -> tuple[float, Graph]:
+    """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
+
+    A step that the GPU is the limit says of the host only that it is not slower than that; to fit the host to what is
+    left between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless
+    the GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
+    event, then by its own speed. Where even all of the cost hardly changes the step, the cost of an event is `least` at
+    the least: what is missing then is no matter of the host.
+    """
+    most = profiler_calibrated.SPREAD.value * pace
+    differs = _differs(graph)
+
+    def at(level: float, device: float) -> Graph:
+        if differs is not None and level < pace:
+            reduced = scaled(without(graph, events.cost_ns(pace)), differs, float(np.exp(pace - level)))
+            return by_resource(reduced, device=device)
+        scale = min(max(level, 0.0), most)
+        reduced = without(graph, events.cost_ns(scale))
+        return by_resource(
+            reduced, host=float(np.exp(scale - level)), input=float(np.exp(scale - level)), device=device
+        )
+
+    def step(level: float, device: float) -> float:
+        return step_of(at(level, device))
+
+    def determined(level: float, device: float) -> bool:
+        graph = at(level, device)
+        quicker = by_resource(graph, host=QUICKER_HOST, input=QUICKER_HOST)
+        return step_of(quicker) < (1 - CPU_LIMITED) * step_of(graph)
+
+    level, device, slow, fast = pace, 1.0, 1 + noise_calibrated.RUN.value, 1 / (1 + noise_calibrated.RUN.value)
+    if step(pace, slow) < measured_ns:
+        insensitive = step(0.0, slow) < (1 + 2 * noise_calibrated.RUN.value) * step(pace, slow)
+        device, lowest = slow, least if insensitive else -MOST_EXPONENT
+        if step(0.0, slow) >= measured_ns or determined(0.0, slow):
+            level = _first(lambda u: step(u, slow) <= measured_ns, lowest, pace)
+    elif step(pace, fast) > measured_ns:
+        # What taking out more does not help with is not the cost's.
+        least = step(most, fast) * (1 + FLAT_GAIN)
+        most = _first(lambda u: step(u, fast) <= least, pace, most)
+        level = _first(lambda u: step(u, fast) <= measured_ns or not determined(u, fast), pace, most + MOST_EXPONENT)
+        device = fast
+    else:
+        device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)
+    if abs(step(level, 1.0) - measured_ns) <= FIT_TOLERANCE * measured_ns:
+        device = 1.0
+    return pace if differs is not None and level < pace else min(max(level, 0.0), most), at(level, device)
+
+
+def _differs(graph: Graph) -> Mask | None:
+    """Ops that compute on the CPU or plan kernels, where they are a good part of its work. None where they are not.
+
+    If the measured step is longer than the recorded one without the cost of recording, they were slower: plans for the
+    shapes that were timed take longer than those for the recorded ones, while launches take the same.
+    """
+    return good_part(graph, computes(graph) | planning(graph).nodes)
+
+
+def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
+    """The graph with a host made slower or quicker by a factor, as far as the measured step leaves that open; by the
+    noise of the host's time at least."""
+    noise = float(np.log1p(noise_calibrated.HOST_PROCESS.value))
+    whole = max(abs(float(np.log(factor))), noise)
+
+    def by(size: float) -> Graph:
+        changed = float(np.exp(size if factor > 1 else -size))
+        return by_resource(graph, host=changed, input=changed)
+
+    def too_far(size: float) -> bool:
+        return abs(step_of(by(size)) - step_ns) > noise_calibrated.RUN.value * step_ns
+
+    return by(_first(too_far, noise, whole))
+
+
+def _host_ns(graph: Graph) -> float:
+    return float(graph.duration_ns[np.isin(graph.resource, (HOST, INPUT))].sum())
+
+
+def _wider(step: float, bound: float, side: int) -> float:
+    """The bound of an interval on one side of the step, moved away from it by the noise between processes."""
+    if step <= 0 or bound <= 0:
+        return step
+    return float(step * np.exp(side * np.hypot(np.log(bound / step), np.log1p(noise_calibrated.GPU_PROCESS.value))))
+
+
+def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Smallest value for which a monotone predicate holds; `high` if it never does."""
+    if holds(low):
+        return low
+    for _ in range(16):
+        if high - low <= KNOWN_TO:
+            break
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _by_one_factor(graph: Graph, nodes: Mask, target: float) -> Graph:
+    """The graph with these nodes scaled by one factor, so that its step is nearest to the target."""
+
+    def by(factor: float) -> Graph:
+        return graph.with_durations(np.where(nodes, graph.duration_ns * factor, graph.duration_ns))
+
+    low, high = 0.2, 5.0
+    for _ in range(24):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if step_of(by(middle)) > target else (middle, high)
+    return by((low * high) ** 0.5)

@@ -1,0 +1,1 @@
+"""Texts that terminal, page and notebook share."""

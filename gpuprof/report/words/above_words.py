@@ -1,0 +1,99 @@
+"""Text for what lies above a step's reach: the largest items, with or without a known fix."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.plug_ins import declarations
+from gpuprof.diagnosis.result.above_reach import AboveReach, Item
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.report.names import escape, file_name, shown, shown_place
+from gpuprof.report.numbers import duration, duration_range
+from gpuprof.units import Cells, Convention, Rows, Share
+
+MOST_SHOWN: Convention[Rows] = 3
+LEAST_NAMED_SHARE: Convention[Share] = 0.02
+"""Share of the step below which an item is not named."""
+NAME_WIDTH: Convention[Cells] = 60
+READS = ".item()"
+"""What people write for the op that reads a value from the GPU."""
+
+
+def title(diagnosis: Diagnosis) -> str:
+    """`the step could take 109 ms on this machine`: a range if no target is known for a part of it. Adds whether a fix
+    gets below: the reach assumes the recorded ops."""
+    found, budget = diagnosis.above_reach, diagnosis.budget
+    assert found is not None
+    which = f"usual {diagnosis.unit}" if budget is not None and budget.has_usual_step else diagnosis.unit
+    taken, notes = duration(found.reach_ns), list[str]()
+    if found.unknown_ns >= LEAST_NAMED_SHARE * found.usual_ns:
+        taken = duration_range(found.reach_ns, found.reach_ns + found.unknown_ns)
+        notes.append(f"how fast {duration(found.unknown_ns)} of it could be is not known")
+    if goes_below(diagnosis):
+        notes.append("fixes that replace its ops go lower")
+    said = f"the {which} could take {taken} on this machine"
+    return f"{said} ({'; '.join(notes)})" if notes else said
+
+
+def goes_below(diagnosis: Diagnosis) -> bool:
+    """Whether a fix that replaces ops, alone or combined with others, is expected to make the step shorter than its
+    reach. Steps with more work are left out: they have another reach."""
+    found, both = diagnosis.above_reach, diagnosis.combined
+    if found is None:
+        return False
+    same = {one.id for one in declarations() if one.same_ops}
+    steps = [one.step_ns for one in diagnosis.findings if one.work == 1 and one.id not in same]
+    if both is not None and both.work == 1 and not same.issuperset(both.ids):
+        steps.append(both.step_ns)
+    return any(step.expected < found.reach_ns for step in steps)
+
+
+def named(found: AboveReach, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> tuple[Item, ...]:
+    """The largest items, down to a share `least` of the step."""
+    return tuple(item for item in found.largest[:most] if item.ns >= least * found.usual_ns)
+
+
+def own_line(item: Item) -> str:
+    """`train.py:42 step`, of the user's own code; `train.py: step` without a line; empty where it was not recorded."""
+    where = item.where
+    if not where.function:
+        return ""
+    file, colon, function = where.function.partition(": ")
+    known = colon and where.line is not None
+    return shown_place(f"{file}:{where.line} {function}" if known else where.function, NAME_WIDTH)
+
+
+def place(item: Item) -> str:
+    """`LlamaMLP, aten::mm`; empty where it was not recorded."""
+    where = item.where
+    op = where.op if where.op and where.op not in item.what else None
+    return ", ".join(shown(one, NAME_WIDTH) for one in (where.module, op) if one)
+
+
+def line(item: Item) -> str:
+    """`31.5 ms  train.py:42 step · the forward pass computed again (LlamaMLP): checkpointing keeps less memory`."""
+    return f"{duration(item.ns)}  {told(item)}"
+
+
+def told(item: Item, *, brief: bool = False) -> str:
+    """Where, what and why, without the time. In brief: module and op only if the line of the user's code is not known,
+    and that without its folders."""
+    own, at = own_line(item), place(item)
+    why = item.why or ("how fast it could be is not known" if item.reach_ns is None else "cause not known")
+    if brief and own:
+        own, at = file_name(own), ""
+    first = f"{own} · " if own else ""
+    what = escape(item.what).replace("aten::_local_scalar_dense", READS)
+    return f"{first}{what}{f' ({at})' if at else ''}: {escape(why)}"
+
+
+def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:
+    """The reach of the step and the largest items above it; none where there is nothing to say."""
+    found = diagnosis.above_reach
+    items = () if found is None else named(found, most, least)
+    if found is None or not items:
+        return []
+    return [heading(diagnosis), *map(line, items)]
+
+
+def heading(diagnosis: Diagnosis) -> str:
+    """The title, as the beginning of a list."""
+    return f"{title(diagnosis)}; it takes longer by:"

@@ -1,0 +1,1 @@
+"""What GPUs do apart from their partition: counters, captures, ranges, several at the same time."""
