@@ -1,4 +1,5 @@
-"""docs/memory_changes.md: peaks of memory after a change of the training, predicted from one recording and measured.
+"""docs/memory_changes.md: peaks of memory after a change of the training, predicted from one recording and measured,
+and what the change makes of the step.
 
     python -m benchmarks.memory_changes [--out docs/memory_changes.md]
 
@@ -15,8 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import memory as lines
+import gpuprof
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
+from gpuprof.diagnosis.memory.memory_time import step_with
+from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.projection.memory.footprint import Footprint
 from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_changes import temporaries
@@ -71,6 +75,25 @@ class Result:
     peaks: tuple[float, float, float] | None
     measured: float
     why: str = ""
+    step_ms: tuple[float, float, float] | None = None
+    """Low, expected and high mean step with the change, ms, as `gpuprof memory` prices it; None where it is none of its
+    changes."""
+    took_ms: tuple[float, float] | None = None
+    """What eight of ten measured steps with the change took, ms."""
+
+    @property
+    def step_error(self) -> float | None:
+        """Of the expected step, over the middle of the measured ones."""
+        if self.step_ms is None or self.took_ms is None:
+            return None
+        return self.step_ms[1] / statistics.mean(self.took_ms) - 1
+
+    @property
+    def step_inside(self) -> bool:
+        """Whether the predicted interval meets the measured one."""
+        if self.step_ms is None or self.took_ms is None:
+            return False
+        return self.step_ms[0] <= self.took_ms[1] and self.took_ms[0] <= self.step_ms[2]
 
     @property
     def error(self) -> float | None:
@@ -91,14 +114,27 @@ def results() -> Iterator[Result]:
 
 
 def result(case: Case) -> Result:
-    memory = lines.subject(case.recording).memory
+    diagnosis = gpuprof.diagnose(catalogue.ROOT / case.recording / "recording")
+    memory = subject_of(diagnosis).memory
     assert memory is not None
     scenario = catalogue.scenario(case.recording)
     changed, why = after(case, memory)
     tokens = case.tokens or memory.recorded.tokens
     peaks = None if changed is None else tuple(one / MIB for one in changed.peak_bytes(tokens))
     before = peak(case.recording, "")
-    return Result(case, scenario.role, before, peaks, peak(case.recording, case.measured), why)  # type: ignore[arg-type]
+    measured = peak(case.recording, case.measured)
+    step = priced(case, analysis_of(diagnosis), memory) if case.tokens is None else None
+    took = scenario.measured_ms(case.measured)
+    return Result(case, scenario.role, before, peaks, measured, why, step, took)  # type: ignore[arg-type]
+
+
+def priced(case: Case, analysis: Analysis | None, memory: RecordedMemory) -> tuple[float, float, float] | None:
+    """The mean step with the change, ms; None where `gpuprof memory` says none."""
+    fix = next((one for one in memory_fixes(memory) if one.id == case.change), None)
+    if fix is None or analysis is None:
+        return None
+    step, _ = step_with([fix], analysis, memory)
+    return None if step is None else (step.low / 1e6, step.expected / 1e6, step.high / 1e6)
 
 
 def after(case: Case, memory: RecordedMemory) -> tuple[Footprint | None, str]:
@@ -126,6 +162,7 @@ def summary(found: list[Result]) -> Iterator[str]:
     """Median and worst by role."""
     for role in ("test", "fit"):
         own = [one for one in found if one.role == role]
+        steps = [one for one in own if one.step_error is not None]
         errors = [abs(one.error) for one in own if one.error is not None]
         if not errors:
             continue
@@ -134,25 +171,43 @@ def summary(found: list[Result]) -> Iterator[str]:
             f"Role {role}: changes predicted: {len(errors)}, of programs: {programs}; off by "
             f"{100 * statistics.median(errors):.1f} % in the middle and {100 * max(errors):.1f} % at most; "
             f"{sum(one.inside for one in own)} of {len(errors)} in the range."
+            + (
+                f" Steps predicted: {len(steps)}, off by "
+                f"{100 * statistics.median(abs(one.step_error or 0.0) for one in steps):.0f} % in the middle; "
+                f"{sum(one.step_inside for one in steps)} of {len(steps)} intervals meet what was measured."
+                if steps
+                else ""
+            )
         )
 
 
 def page(found: list[Result]) -> Iterator[str]:
     yield INTRODUCTION
-    yield "| recording | role | change | before, MiB | predicted | range | measured | off |"
-    yield "|---|---|---|---:|---:|---:|---:|---:|"
+    yield (
+        "| recording | role | change | before, MiB | predicted | range | measured | off | step, ms: predicted "
+        "| measured |"
+    )
+    yield "|---|---|---|---:|---:|---:|---:|---:|---:|---:|"
     for one in found:
         start = f"| {one.case.recording} | {one.role} | {one.case.what} | {one.before:,.0f} "
         if one.peaks is None or one.error is None:
-            yield f"{start}| withheld | | {one.measured:,.0f} | |"
+            yield f"{start}| withheld | | {one.measured:,.0f} | | {_steps(one)} |"
             continue
         low, likely, high = one.peaks
         off = f"{100 * one.error:+.1f} %".replace("-", "−")
-        yield f"{start}| {likely:,.0f} | {low:,.0f}–{high:,.0f} | {one.measured:,.0f} | {off} |"
+        yield f"{start}| {likely:,.0f} | {low:,.0f}–{high:,.0f} | {one.measured:,.0f} | {off} | {_steps(one)} |"
     withheld = sorted({one.why for one in found if one.why})
     yield "\n" + "\n\n".join(textwrap.fill(line, 120) for line in summary(found))
     if withheld:
         yield "\n" + textwrap.fill(f"Withheld: {'; '.join(withheld)}.", 120)
+
+
+def _steps(one: Result) -> str:
+    """Two cells: the predicted and the measured step."""
+    if one.step_ms is None or one.took_ms is None:
+        return " | "
+    (least, said, most), (low, high) = one.step_ms, one.took_ms
+    return f"{said:,.0f} ({least:,.0f}–{most:,.0f}) | {low:,.0f}–{high:,.0f}"
 
 
 INTRODUCTION = """\
@@ -162,7 +217,8 @@ INTRODUCTION = """\
 The allocator's peak after one change of the training, predicted from the recording of the unchanged program, next to
 the peak of processes in which that change was made. `gpuprof memory RUN` and `gpuprof project` use the same functions.
 Numbers of gpuprof/calibration/memory.py were read off scenarios of the role *fit*; those of the role *test* were used
-for none.
+for none. The step with the change is what `gpuprof memory RUN` says that it costs or gains, where it offers the change
+and the batches stay the same.
 """
 
 

@@ -130,14 +130,10 @@ class Loop:
             sampling = sys.modules[f"{room}.sampling"].Sampling(Path(folder), 0, 0.001)
             next(self._steps)
             sampling.begin(1, extends=True)
-            here._sampling = sampling
-            found = []
-            for _ in range(count):
-                ns = next(self._steps)
-                begun = time.perf_counter_ns()
-                sampling.step()
-                found.append(ns + time.perf_counter_ns() - begun)
-            here._sampling = None
+            here._end_tape()
+            stage, here._stage, here._sampling = here._stage, "sampling", sampling
+            found = [next(self._steps) for _ in range(count)]
+            here._stage, here._sampling = stage, None
             sampling.end(1)
             until = time.monotonic() + PATIENCE_S
             while not list(Path(folder).glob("samples*.json")):  # the other process still works

@@ -301,6 +301,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def ranks_in(run: Path) -> list[dict[str, Any]]:
+    """What the ranks of a run have written about themselves, by rank."""
+    found = {int(m[1]): path for path in run.iterdir() if (m := re.fullmatch(r"rank(\d{1,6})\.json", path.name))}
+    ranks = (read_json(found[rank]) for rank in sorted(found))
+    return [rank for rank in ranks if rank is not None]
+
+
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
 
 

@@ -49,6 +49,11 @@ ACROSS = Number(
     "Kernels in compiled code of a reduction across rows beyond the one that its neighbours are fused into: means of a "
     "batch norm, gradients of biases and of a norm's weights take two stages before what uses them can begin.",
 )  # fmt: skip
+AGAIN = Number(
+    1.0, 0.0, 1.0, "", "assumed",
+    "How often the means of a batch or group norm let a chain's data go through memory once more, since what uses them "
+    "can only begin once all rows are read; at best the rows are still in the L2 cache.",
+)  # fmt: skip
 REST = Number(
     1.05, 1.0, 1.15, "", "fitted",
     "Time of matrix multiplications in compiled code, relative to eager code: 0, 2 and 11 % longer in three models on "

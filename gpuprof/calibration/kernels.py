@@ -216,6 +216,16 @@ NEEDLESS_MASK_SEEN = Number(
     0.85, 0.6, 0.95, "", "assumed",
     "The same where the batches' own mask keeps all tokens.",
 )  # fmt: skip
+CAUSAL_LEFT = Number(
+    0.5, 0.35, 0.85, "", "assumed",
+    "Time of fused attention with is_causal=True, relative to the same with a tensor that hides later positions: half "
+    "of the scores are computed, without loading and adding a value for each, and faster kernels take no mask.",
+)  # fmt: skip
+CAUSAL_MASK_ODDS = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that a mask over all pairs of tokens, the same for all samples and heads, hides later positions and "
+    "nothing else, or nothing: windows and prefixes look the same.",
+)  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",
     "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "

@@ -22,3 +22,17 @@ SEPARATE = Number(
     "Probability that the ops over all rounds gain, where each round is of a tensor of its own (norms, copies): no "
     "pair of programs has been timed.",
 )  # fmt: skip
+AT_ONCE = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that passes of one model over different inputs can be one pass: that none reads what the one before "
+    "returned in a way that ops do not show (a token that was chosen), and that samples can be joined to one batch.",
+)  # fmt: skip
+AT_ONCE_PADDED = Number(
+    0.65, 0.4, 0.85, "", "assumed",
+    "The same where the inputs have different shapes, and must be padded to one.",
+)  # fmt: skip
+BRANCHES = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that branches of the same shapes, of which none multiplies what another one returned, can be one "
+    "batched multiplication, or one call on all inputs.",
+)  # fmt: skip

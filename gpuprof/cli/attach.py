@@ -74,7 +74,7 @@ def command(
     if not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof attach runs on Linux only; gpuprof diagnose reads recordings on any system")
     if python_path:
-        from gpuprof.record.supervise import INJECT
+        from gpuprof.record.target_environment import INJECT
 
         write(f"{INJECT}\n")
         return 0

@@ -77,7 +77,7 @@ def _table(recording: Path, out: str | None) -> Path:
 
 def _run(words: list[str], folder: Path) -> None:
     """Runs the target under Nsight Compute, with our input and output, to its end."""
-    from gpuprof.record.supervise import environment
+    from gpuprof.record.target_environment import environment
 
     runfile.write_json(folder / runfile.MANIFEST, {"schema": runfile.SCHEMA, "status": "running", "options": OPTIONS})
     variables = environment(folder) | {runfile.COUNTED_VARIABLE: "1"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
 
 import click
@@ -10,15 +10,12 @@ import click
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.shared.output import say, show
 from gpuprof.cli.shared.output_paths import check_place
+from gpuprof.cli.shared.read_ahead import DEMO, DEMO_UNPROFILED_MS
 from gpuprof.cli.shared.recordings import diagnose_given, given
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
-from gpuprof.units import Measured, Ms
 
-RECORDING = "demo.json.gz"
 REPORT = "gpuprof-demo.html"
-UNPROFILED_MS: Measured[Ms] = 81.0
-"""The same step timed without a profiler: the middle of 70.2–91.9 ms, measured in fresh processes."""
 
 AFTERWARDS = (
     "that was one step of a small LoRA fine-tune on an H200, timed with and without the profiler;"
@@ -37,11 +34,10 @@ def command(output: Path) -> int:
     from gpuprof.report.terminal.terminal import render
 
     check_place(output, ())
-    bundled = files("gpuprof") / "data" / RECORDING
-    if not bundled.is_file():
-        raise GpuprofError(f"this installation lacks its demo recording (gpuprof/data/{RECORDING})")
-    with as_file(bundled) as path:
-        diagnosis = diagnose_given(given(str(path)), Asked(step_ms=UNPROFILED_MS))
+    if not DEMO.is_file():
+        raise GpuprofError(f"this installation lacks its demo recording (gpuprof/data/{DEMO.name})")
+    with as_file(DEMO) as path:
+        diagnosis = diagnose_given(given(str(path)), Asked(step_ms=DEMO_UNPROFILED_MS))
     show(lambda width: render(diagnosis, width, next_step=""))
     write_report(diagnosis, output)
     say(f"report: {output}")

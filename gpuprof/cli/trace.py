@@ -118,12 +118,12 @@ def has_torch() -> bool:
     return spec is not None and spec.origin is not None  # a mere folder named torch does not count
 
 
-def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[str], dict[str, str]]:
+def closing_command(folder: Path, running: str, diagnose: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the process that reads and compresses a recording: our Python with our path, without
-    the recording hooks."""
+    the recording hooks. running: as for `after_recording.main`."""
     from gpuprof.record.nodes import shared_url
     from gpuprof.record.signed import TOKEN
-    from gpuprof.record.supervise import INJECT
+    from gpuprof.record.target_environment import INJECT
     from gpuprof.runfile import RUN_VARIABLE
 
     root, here = str(Path(__file__).parents[2]), str(Path.cwd())
@@ -131,7 +131,7 @@ def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[s
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
     imported = "from gpuprof.cli.shared.after_recording import main"
     code = f"import sys; sys.path[:] = sys.argv[4:]; {imported}; main(*sys.argv[1:4])"
-    what = ["niced" if running else "", "diagnose" if diagnose else ""]
+    what = [running, "diagnose" if diagnose else ""]
     left_out = (RUN_VARIABLE, "PYTHONPATH", *(() if shared_url() else (TOKEN,)))
     variables = {name: value for name, value in os.environ.items() if name not in left_out}
     threads = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

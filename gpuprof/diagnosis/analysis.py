@@ -411,8 +411,15 @@ class Analysis:
     def usual_step(self) -> str:
         """What a sentence that counts against the usual step calls it: `a step of 190 ms`, or `a usual step of 190 ms`
         where the mean step, which the headline states, is another."""
-        usual = duration(self.step_ns)
-        return f"{self.unit.a if usual == duration(self.mean_ns) else f'a usual {self.unit}'} of {usual}"
+        stated = duration(self.stated(self.step_ns))
+        return f"{self.unit.a if stated == duration(self.mean_ns) else f'a usual {self.unit}'} of {stated}"
+
+    def stated(self, ns: float) -> float:
+        """Part of the usual step, ns, in the step that sentences state: scaled to the mean step where both are shown as
+        one."""
+        if self.budget is None or self.budget.has_usual_step or not self.step_ns:
+            return ns
+        return ns * self.mean_ns / self.step_ns
 
     @cached_property
     def mean(self) -> MeanStep:

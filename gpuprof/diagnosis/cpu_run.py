@@ -29,6 +29,7 @@ from gpuprof.record.patches import WORKERS
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.result.run_model import Run
+    from gpuprof.timeline.unit import Unit
 
 
 def of_cpu_run(analysis: Analysis, step: CpuStep, advise: bool) -> Diagnosis:
@@ -56,28 +57,28 @@ def _verdict(analysis: Analysis, step: CpuStep) -> Verdict:
         parts |= {"ops": step.ops_ns, "python": step.own_ns - step.ops_ns}
     first = max(parts, key=lambda name: parts[name])
     bound = "input" if first == "input" else "host"
-    said = (*in_words(analysis.budget, analysis.unit), _sentence(analysis.run, step))
+    said = (*in_words(analysis.budget, analysis.unit), _sentence(analysis.run, step, analysis.unit))
     return Verdict(bound, family_of(bound), "python" if first == "python" else None, None, said)
 
 
-def _sentence(run: Run | None, step: CpuStep) -> str:
+def _sentence(run: Run | None, step: CpuStep, unit: Unit) -> str:
     """`Preparing batches takes 35.9 ms of the mean step, PyTorch's ops about 6.0 ms, the Python between them 1 ms.`"""
     if not step.input_ns:
-        return _own_sentence(step)
+        return _own_sentence(step, unit)
     takes = "Preparing batches takes" if prepares_batches(run) else "Waiting for batches takes"
     own = f"the training itself {duration(step.own_ns)}"
     if step.ops_ns is not None:
         python = duration(step.own_ns - step.ops_ns)
         own = f"PyTorch's ops about {duration(step.ops_ns)}, the Python between them about {python}"
-    return f"{takes} {duration(step.input_ns)} of the mean step, {own}."
+    return f"{takes} {duration(step.input_ns)} of the mean {unit}, {own}."
 
 
-def _own_sentence(step: CpuStep) -> str:
+def _own_sentence(step: CpuStep, unit: Unit) -> str:
     """`PyTorch's ops take about 6.0 ms of the mean step, the Python between them about 1 ms.`"""
     if step.ops_ns is None:
-        return f"The training itself takes {duration(step.own_ns)} of the mean step."
-    python = duration(step.own_ns - step.ops_ns)
-    return f"PyTorch's ops take about {duration(step.ops_ns)} of the mean step, the Python between them about {python}."
+        return f"The training itself takes {duration(step.own_ns)} of the mean {unit}."
+    ops, python = duration(step.ops_ns), duration(step.own_ns - step.ops_ns)
+    return f"PyTorch's ops take about {ops} of the mean {unit}, the Python between them about {python}."
 
 
 def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:

@@ -78,6 +78,7 @@ class Armed:
         self._why = ""
         """Why the last recording could not begin."""
         self._backward: Patch | None = None
+        self.tape = None
         self._announce: Callable[[Session], None] | None = None
         """Passes on to a session what a trainer has reported about its training."""
         self._measures_loader = False

@@ -10,7 +10,7 @@ from ..runfile import RUN_VARIABLE
 from .command import CannotStart, Target
 from .on_demand import VARIABLE
 from .signals import RESTORED
-from .supervise import led_to_us
+from .target_environment import led_to_us
 from .tell import tell
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from .flags import flags
-from .hooks import Patch, patch_backward, patch_loader
+from .hooks import CallListener, Patch, patch_backward, patch_loader
 from .loader_meter import meter as loader_meter
 from .lumps import Lumps
 from .other_profilers import ENTRY, patch_profilers
@@ -20,14 +19,14 @@ from .training import Training
 
 
 class Attached:
-    """The hooks of one session. on_call: called at each call of the model. levels: of modules that get ranges."""
+    """The hooks of one session. listener: to the calls of the model. levels: of modules that get ranges."""
 
     def __init__(
-        self, training: Training, phases: PhaseMeter, lumps: Lumps, on_call: Callable[[Any], None], levels: int
+        self, training: Training, phases: PhaseMeter, lumps: Lumps, listener: CallListener, levels: int
     ) -> None:
         self.ranges = Ranges()
         self._training, self._phases, self._lumps = training, phases, lumps
-        self._on_call, self._levels = on_call, levels
+        self._listener, self._levels = listener, levels
         self._patches: list[Patch] = []
         self._backward: Patch | None = None
         self.sees_profilers = False
@@ -47,7 +46,7 @@ class Attached:
 
     def hook_model(self, ranges: bool) -> None:
         """Watches the model's calls. ranges: the calls and its modules get ranges."""
-        self._training.hook(self._on_call, self.ranges.open, self._levels if ranges else None)
+        self._training.hook(self._listener, self.ranges.open, self._levels if ranges else None)
 
     def let_go(self) -> None:
         """Removes all hooks except those that count steps and those that emit ranges for an NVTX tool."""

@@ -80,10 +80,10 @@ class WorkMeter:
     """Adds up the work of a step: as the model was called, or else as batches were fetched."""
 
     def __init__(self) -> None:
-        self._ration = Ration(READING_SHARE)
-        self._reads = True
+        self.ration = Ration(READING_SHARE)
+        self.reads = True
         """Whether values are read in the step at hand."""
-        self._reading_ns = 0
+        self.reading_ns = 0
         self._fetched: BatchWork | None = None
         self._called: BatchWork | None = None
         self._masked: deque[BatchWork] = deque(maxlen=MOST_FETCHED)
@@ -96,17 +96,24 @@ class WorkMeter:
 
     def begin(self, now_ns: int, every: bool) -> None:
         """A step begins. every: read its values however long that takes, since the step is recorded."""
-        if self._reading_ns:
-            self._ration.spent(self._reading_ns, now_ns)
-            self._reading_ns = 0
-        self._reads = every or self._ration.allows(now_ns)
+        if self.reading_ns:
+            self.ration.spent(self.reading_ns, now_ns)
+            self.reading_ns = 0
+        self.reads = every or self.ration.allows(now_ns)
 
     def fetched(self, batch: Any) -> None:
-        """A DataLoader has handed out a batch. Where every step calls the model, the shapes of the call are enough."""
-        if self._sees_calls and not self._misses_calls and not self._reads:
-            return
+        """A DataLoader has handed out a batch."""
+        self.add_batch(self.of_batch(batch))
+
+    def of_batch(self, batch: Any) -> BatchWork | None:
+        """The work of a batch, for `add_batch`. Where every step calls the model, the shapes of the call are enough."""
+        if self._sees_calls and not self._misses_calls and not self.reads:
+            return None
         tensors = tensors_in(batch)
-        work = self._values(batch, tensors) if self._reads else _size(tensors)
+        return self._values(batch, tensors) if self.reads else _size(tensors)
+
+    def add_batch(self, work: BatchWork | None) -> None:
+        """A batch with this work was handed out."""
         if work is not None:
             self._fetched = work if self._fetched is None else self._fetched + work
             if work.is_told:
@@ -114,6 +121,10 @@ class WorkMeter:
 
     def called(self, arguments: Any) -> None:
         """The model is called with these arguments."""
+        self.add_call(*self.of_call(arguments))
+
+    def of_call(self, arguments: Any) -> tuple[BatchWork | None, int]:
+        """The work of a call, and 1 if no call had its shapes before, else 0; for `add_call`."""
         tensors = tensors_in(arguments)
         call = tuple([(one.dtype if key is None else key, one.shape) for key, one in tensors])
         # Calls are seen only once the run has settled, so the first shape seen is not new.
@@ -124,9 +135,13 @@ class WorkMeter:
             work, new = _size(tensors), 1 if self._sizes else 0
             if len(self._sizes) < MOST_SHAPES:
                 self._sizes[call] = work
-        self.new_shapes = (self.new_shapes or 0) + new
-        if self._reads:
+        if self.reads:
             work = self._values(arguments, tensors)
+        return work, new
+
+    def add_call(self, work: BatchWork | None, new: int) -> None:
+        """The model was called with this work."""
+        self.new_shapes = (self.new_shapes or 0) + new
         if work is not None:
             if self._masked and not work.is_told:
                 work = self._unpadded(work)
@@ -137,6 +152,11 @@ class WorkMeter:
         self._sees_calls = self._misses_calls = False
         while len(self._masked) > 1:
             self._masked.popleft()
+
+    @property
+    def knows_calls(self) -> bool:
+        """Whether a step has ended since `begin_calls`, so that it is known whether batches must be looked at."""
+        return self._sees_calls or self._misses_calls
 
     def take(self) -> BatchWork:
         """The work since the last time, at the end of a step."""
@@ -151,7 +171,7 @@ class WorkMeter:
     def _values(self, batch: Any, tensors: Tensors) -> BatchWork | None:
         begun = time.perf_counter_ns()
         work = _read(batch, tensors)
-        self._reading_ns += time.perf_counter_ns() - begun
+        self.reading_ns += time.perf_counter_ns() - begun
         return work
 
     def _unpadded(self, work: BatchWork) -> BatchWork:

@@ -22,15 +22,20 @@ def guarded(method: Callback) -> Callback:
         try:
             return method(self, *args)
         except Exception as error:
-            if came_from_signal_handler(error):
-                self.close()
-                raise
-            self.fail(error)
+            failed(self, error)
             return None
 
     # torch.compile does not trace it: it runs as plain Python, outside the graph.
     wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
     return wrapper
+
+
+def failed(owner: Any, error: Exception) -> None:
+    """Called while an error of ours is handled: ends the recording; raises it if the program must see it."""
+    if came_from_signal_handler(error):
+        owner.close()
+        raise error
+    owner.fail(error)
 
 
 def came_from_signal_handler(error: BaseException) -> bool:

@@ -9,17 +9,47 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
 from typing import Any, Protocol
+
+
+class Notes(Protocol):
+    """Notes what happens in steps with which nothing else has to be done (see `tape`)."""
+
+    thread: int
+    """The one that trains."""
+
+    def fetched(self, begun_ns: int, batches: Any, batch: Any, /) -> None: ...
+    def called(self, arguments: Any, /) -> None: ...
+    def backward(self) -> None: ...
 
 
 class FetchListener(Protocol):
     """What is done when a batch is asked for."""
 
+    @property
+    def tape(self) -> Notes | None:
+        """What notes the event instead, if there is anything."""
+        ...
+
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
+
+
+class CallListener(Protocol):
+    """What is done when the model is called with some arguments."""
+
+    @property
+    def tape(self) -> Notes | None: ...
+
+    def on_call(self, arguments: Any, /) -> None: ...
 
 
 class BackwardListener(Protocol):
     """What is done when a backward pass of some tensors begins; what is returned is called at its end."""
+
+    @property
+    def tape(self) -> Notes | None: ...
 
     def on_backward(self, tensors: Any, /) -> Callable[[], None] | None: ...
 
@@ -68,6 +98,10 @@ def patch_backward(listener: BackwardListener) -> Patch:
             if not inside.acquire(blocking=False):
                 return backward(*args, **kwargs)
             try:
+                tape = listener.tape
+                if tape is not None and tape.thread == get_ident():
+                    tape.backward()
+                    return backward(*args, **kwargs)
                 close = listener.on_backward(args[0] if args else kwargs.get("tensors"))
                 try:
                     return backward(*args, **kwargs)
@@ -88,8 +122,15 @@ def patch_loader(listener: FetchListener) -> Patch:
 
     def wrap(fetch: Any) -> Any:
         def wrapper(iterator: Any) -> Any:
+            tape, batch = listener.tape, None
+            if tape is not None and tape.thread == get_ident():
+                begun = perf_counter_ns()
+                try:
+                    batch = fetch(iterator)
+                    return batch
+                finally:
+                    tape.fetched(begun, iterator, batch)
             close = listener.on_fetch(iterator)
-            batch = None
             try:
                 batch = fetch(iterator)
                 return batch
@@ -108,35 +149,36 @@ class Hook:
     """
 
     def __init__(self, call: Callable[..., None]) -> None:
+        import torch
+
         self._call = call
+        self._is_compiling, self._is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
 
     def __call__(self, *args: Any) -> None:
-        if not _is_looked_through():
+        if not (self._is_compiling() or self._is_tracing()):
             self._call(*args)
 
     def __reduce__(self) -> Any:
         return functools.partial, (sys.audit, "gpuprof.copied")
 
 
-def _is_looked_through() -> bool:
-    import torch
-
-    return torch.compiler.is_compiling() or torch._C._is_tracing()
-
-
 class ModuleHooks:
     """Ranges around the calls of modules, and a look at the arguments of the model's calls."""
 
-    def __init__(self, open_range: Callable[[str], Callable[[], None] | None], on_call: Callable[[Any], None]) -> None:
-        self._open, self._on_call = open_range, on_call
+    def __init__(self, open_range: Callable[[str], Callable[[], None] | None], listener: CallListener) -> None:
+        self._open, self._listener = open_range, listener
         self._handles: list[Any] = []
 
     def watch(self, model: Any) -> None:
         """Looks at the arguments of every call of the model."""
         self._put(model.register_forward_pre_hook, self._look, with_kwargs=True, prepend=True)
 
-    def _look(self, _: Any, args: Any, kwargs: Any) -> None:
-        self._on_call((kwargs, args))
+    def _look(self, model: Any, args: Any, kwargs: Any) -> None:
+        tape = self._listener.tape
+        if tape is not None and model.training and tape.thread == get_ident():
+            tape.called((kwargs, args))
+        else:
+            self._listener.on_call((kwargs, args))
 
     def name(self, module: Any, name: str) -> None:
         """A range of this name around every call of the module."""

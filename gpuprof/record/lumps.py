@@ -33,7 +33,8 @@ class Lumps:
     """Adds up the CPU time that the current step spends on each kind."""
 
     def __init__(self) -> None:
-        self._ns: dict[str, int] = {}
+        self.ns: dict[str, int] = {}
+        """What `take` would return."""
         self._depth = 0
         self._patches: list[Patch] = []
         self._undo: list[Callable[[], None]] = []
@@ -41,13 +42,13 @@ class Lumps:
 
     def take(self) -> dict[str, int]:
         """Kind → ns in the step that has ended, of those that it had; starts again from zero."""
-        taken = self._ns
+        taken = self.ns
         if taken:
-            self._ns = {}
+            self.ns = {}
         return taken
 
     def add(self, kind: str, ns: int) -> None:
-        self._ns[kind] = self._ns.get(kind, 0) + max(ns, 0)
+        self.ns[kind] = self.ns.get(kind, 0) + max(ns, 0)
 
     # -- where it is measured
 

@@ -72,6 +72,7 @@ class PhaseMeter:
         its span is kept; who marks it may do that. now: when it began, so that it includes the cost of the mark."""
         if not self._session.is_here():
             return None
+        self._session.follow_phases()
         if part is not None:
             return self._session.open_range(PART_RANGE + part)
         self._clock.marked = True

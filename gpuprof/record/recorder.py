@@ -70,6 +70,8 @@ class Recorder:
         }
         self._out = None if out is None else os.fspath(out)
         self._outer: Any = None
+        self._holder: Any = None
+        """The holder of this process's session, once it was needed."""
         self._telemetry: Any = None
         self._trackers = Trackers() if trackers else None
         self.folder: Path | None = None
@@ -129,9 +131,11 @@ class Recorder:
             return self._outer.session("recorder")
         if self.folder is None:
             return None
-        from .attach import holder
+        if self._holder is None:
+            from .attach import holder
 
-        return holder.session("recorder")
+            self._holder = holder
+        return self._holder.session("recorder")
 
     def _begin(self) -> None:
         """Creates a run folder, and a session in it."""

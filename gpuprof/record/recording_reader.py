@@ -14,8 +14,16 @@ from .signals import ENDING, OURS, RESTORED, TICK_S
 from .starvation import Starvation
 from .tell import PATIENCE_S, tell
 
-Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
-"""(run folder, whether the training still runs, whether to diagnose) → the command and environment that do it."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Cores
+
+Closing = Callable[[Path, str, bool], "tuple[list[str], dict[str, str]]"]
+"""(run folder, one of RUNNING, WAITS and ENDED, whether to diagnose) → the command and environment that do it."""
+RUNNING, WAITS, ENDED = "running", "waits", ""
+"""Whether the training still runs; in WAITS it has just begun, and the process waits for a line on standard input."""
+FEWEST_PROCESSORS: Assumed[Cores] = 4
+"""With fewer, nothing is prepared while the training starts, which may need them all."""
 
 
 class RecordingReader:
@@ -28,23 +36,66 @@ class RecordingReader:
     def __init__(self, folder: Path, closing: Closing) -> None:
         self._folder, self._closing = folder, closing
         self._pid: int | None = None
+        self._prepared: tuple[int, int] | None = None
+        """A process that waits for the recording, and the pipe with which it is started once that is complete."""
         self._diagnoses = False
         self._starvation: Starvation | None = None
         self.was_started = False
         """Whether one has been started, or could not be."""
 
+    def prepare(self) -> None:
+        """Starts a process that loads its code now, and reads the recording once `start` is called."""
+        if len(os.sched_getaffinity(0)) < FEWEST_PROCESSORS:
+            return
+        reads, writes = os.pipe()
+        try:
+            self._prepared = self._spawn(WAITS, True, [(os.POSIX_SPAWN_DUP2, reads, 0)]), writes
+        except OSError:
+            os.close(writes)
+        finally:
+            os.close(reads)
+
     def start(self, running: bool, diagnose: bool) -> None:
         """Starts it. running: the training still runs. diagnose: the recording is diagnosed, not only compressed."""
         self.was_started, self._diagnoses, self._starvation = True, diagnose, None
+        self._pid = self._begin_prepared() if running and diagnose else None
+        self.let_go()
         try:
-            command, variables = self._closing(self._folder, running, diagnose)
-            # Ctrl-C is meant for the training, which may handle it; we end this process ourselves.
-            self._pid = os.posix_spawn(command[0], command, variables, setsigmask=[signal.SIGINT], setsigdef=RESTORED)
+            self._pid = self._pid or self._spawn(RUNNING if running else ENDED, diagnose, [])
         except OSError as error:
             runfile.log(self._folder, f"the recording is not read yet: {error}")
             return
         if running:
             self._starvation = Starvation(self._pid)
+
+    def _spawn(self, running: str, diagnose: bool, files: list[tuple[int, int, int]]) -> int:
+        command, variables = self._closing(self._folder, running, diagnose)
+        # Ctrl-C is meant for the training, which may handle it; we end this process ourselves.
+        return os.posix_spawn(
+            command[0], command, variables, file_actions=files, setsigmask=[signal.SIGINT], setsigdef=RESTORED
+        )
+
+    def _begin_prepared(self) -> int | None:
+        """Lets the process that waits begin; None if there is none any more."""
+        if self._prepared is None:
+            return None
+        pid, pipe = self._prepared
+        try:
+            os.write(pipe, b"\n")
+        except OSError:  # it was killed, perhaps because memory ran out
+            return None
+        os.close(pipe)
+        self._prepared = None
+        return pid
+
+    def let_go(self) -> None:
+        """Ends a process that waits in vain."""
+        if self._prepared is not None:
+            pid, pipe = self._prepared
+            self._prepared = None
+            os.close(pipe)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
     def look(self) -> None:
         """Notices that it has ended."""
@@ -71,6 +122,7 @@ class RecordingReader:
 
     def stop(self) -> None:
         """Kills it, and removes its half-written files."""
+        self.let_go()
         if self._pid is None:
             return
         try:

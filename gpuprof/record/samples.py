@@ -37,7 +37,10 @@ class SamplerMeter:
         def wrap(choose: Any) -> Any:
             def wrapper(iterator: Any) -> Any:
                 index = choose(iterator)
-                self._note(iterator, index)
+                if type(index) is list and self._last[0]() is iterator and not hasattr(iterator, "_send_idx"):
+                    self._last[1][_LAST] = len(index)  # as `_note` does: the usual case costs no call
+                else:
+                    self._note(iterator, index)
                 return index
 
             return wrapper
@@ -70,7 +73,7 @@ class SamplerMeter:
         """Samples of the batch that the iterator has just delivered; None if neither its sampler nor its loader gives
         them. An iterable dataset has no sampler: its batches have the loader's size."""
         received = getattr(iterator, "_rcvd_idx", None)
-        chosen = self._of(iterator)
+        chosen = self._last[1] if self._last[0]() is iterator else self._of(iterator)
         number = _LAST if received is None else received - 1
         if number not in chosen:  # requested before we watched
             return batch_size_of(iterator)

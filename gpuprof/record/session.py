@@ -32,11 +32,12 @@ from .ranges import tool_is_listening
 from .samples import sampled
 from .sampling import NotSampled, Sampling
 from .schedule import plan
-from .session_windows import Windows
+from .session_windows import BASELINES, Windows
 from .settling import Settling, as_possible
 from .stall import StallWatch
 from .step_clock import OPTIMIZER, StepClock
-from .step_meter import StepMeter
+from .step_meter import Ended, StepMeter
+from .tape import Tape
 from .tell import tell
 from .timing import devices_in_use, synchronise
 from .training import Training
@@ -77,7 +78,7 @@ class Session:
         """The current step."""
         self.phases = PhaseMeter(self, self._meter.phases)
         levels = self.options["modules"]
-        self._attached = Attached(self._training, self.phases, self._meter.lumps, self.on_call, levels)
+        self._attached = Attached(self._training, self.phases, self._meter.lumps, self, levels)
         # Where in the plan we are.
         self._queue: list[tuple[str, int]] = [("settle", plan(**planned(self.options)).settle)]
         self._stage, self._left = "", 0
@@ -92,9 +93,11 @@ class Session:
         """Once the plan is done: called with an optimizer that has done its step, in place of `on_optimizer_end`; False
         where that has to be called. None where each step has to be looked at."""
         self._line_due_ns = 0
+        self.tape: Tape | None = None
+        """What notes the events of the baseline's steps, while there is nothing else to be done with them."""
         self._may_be_profiled = True
         """Whether a profiler may run, so that this is checked at each step: from when one begins to the next stage."""
-        self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
+        self._stall = StallWatch(folder, self.rank, self.world_size, lambda: self._clock.step, self._journal.tell)
         self._nodes: NodeExchange | None = None
 
     # -- beginning
@@ -142,7 +145,7 @@ class Session:
 
     def forked(self) -> None:
         """Called in a forked child: the recording is its parent's."""
-        self.ended, self.counter = True, None
+        self.ended, self.counter, self.tape = True, None, None
         if self._sampling is not None:
             self._sampling.leave()
         self._attached.forked()
@@ -231,7 +234,12 @@ class Session:
     @guarded
     def step_ended(self) -> None:
         """The source of the steps says that one has ended."""
-        self._clock.counted()
+        tape = self.tape
+        if tape is None:
+            self._clock.counted()
+        elif self._clock.is_here():
+            self._clock.step += 1
+            tape.end_step(time.perf_counter_ns())
 
     @guarded
     def on_backward(self, root: Any = None) -> Callable[[], None] | None:
@@ -320,17 +328,20 @@ class Session:
                 self._sampling.mark("forward")
             self._meter.work.called(arguments)
         else:
+            self._end_tape()
             self._meter.evaluated()
 
     @guarded
     def on_evaluation(self) -> None:
         """The source of the steps says that the model is evaluated."""
         if self._clock.is_here():
+            self._end_tape()
             self._meter.evaluated()
 
     @guarded
     def on_profiler_begin(self) -> None:
         """A profiler is about to begin; if it is not ours, ours stops for it."""
+        self._end_tape()
         self._may_be_profiled = True
         if self._windows.must_close_for_another():
             self._make_room()
@@ -360,6 +371,10 @@ class Session:
         """Whether the caller is the training's thread, while steps are timed."""
         return not self._over and self._clock.is_here()
 
+    def follow_phases(self) -> None:
+        """A phase is marked: steps are not only noted any more."""
+        self._end_tape()
+
     def open_range(self, name: str) -> Callable[[], None] | None:
         """Opens a range for the tools that listen."""
         return self._attached.ranges.open(name)
@@ -375,7 +390,6 @@ class Session:
     # -- the end of a step
 
     def _end_step(self) -> None:
-        self._stall.step_ended()
         if self._over:
             self._end_late_step()
             return
@@ -399,12 +413,48 @@ class Session:
         if self._attached.ranges.listening:
             self._attached.ranges.step(self._clock.step + 1)
         self._begin_step(0 if self._over else time.perf_counter_ns())
+        self._begin_tape()
 
     def _begin_step(self, now: int) -> None:
         """A step begins; now: 0 for one that is not timed."""
-        self._meter.begin(now, recorded=self._windows.open is not None)
+        self._meter.begin(now)
+        self._meter.work.begin(now, every=self._windows.open is not None)
         if self._free.stretch is not None:
-            self._free.stretch.begin_step(now)
+            self._free.stretch.step_begun_ns = now
+
+    # -- steps that are only noted
+
+    def _begin_tape(self) -> None:
+        """The step that has just begun is only noted, if nothing else has to be done in the baseline's steps."""
+        is_plain = self._stage in BASELINES and not (self._may_be_profiled or self._under_tool)
+        if not is_plain or self._attached.ranges.listening or self._meter.phases.marked:
+            return
+        if not self._meter.work.knows_calls:
+            return
+        tape = Tape(
+            self, self._meter, self._clock, self._free.stretch, self._left, bool(self._devices),
+            self._devices if self._stage == "baseline_sync" else [], partial(self._keep_line, self._stage),
+            self._tape_is_full,
+        )  # fmt: skip
+        if self._clock.source != OPTIMIZER:
+            self.counter = lambda _: True
+        else:
+            self.counter = self._clock.counter(tape.end_step, tape.backwards)
+        if self.counter is not None:
+            self.tape = tape
+
+    def _tape_is_full(self) -> None:
+        self._count_by_clock()
+        self._follow_stage(0, 0)
+        if self._left <= 0:
+            self._next_stage()
+        self._begin_step(0 if self._over else time.perf_counter_ns())
+        self._begin_tape()
+
+    def _end_tape(self) -> None:
+        """The events of steps are worked out as they happen again."""
+        if self.tape is not None:
+            self._count_by_clock()
 
     def _follow_stage(self, now: int, took_ns: int) -> None:
         """Updates the number of steps that the current stage still has: it may end earlier or later than planned."""
@@ -473,10 +523,9 @@ class Session:
             return None
         if self._clock.source != OPTIMIZER:
             return lambda _: True
-        stall_ended, meter = self._stall.step_ended, self._meter
+        meter = self._meter
 
         def ended(now: int) -> None:
-            stall_ended()
             if meter.begun_ns or now > self._line_due_ns:
                 self._keep_late_step(now)
 
@@ -485,6 +534,10 @@ class Session:
     def _count_by_clock(self) -> None:
         """Each step is looked at again."""
         self.counter = None
+        tape, self.tape = self.tape, None
+        if tape is not None:
+            self._left = tape.left
+            tape.work_out()
         self._clock.without_counter()
 
     def _end_late_step(self) -> None:
@@ -509,11 +562,15 @@ class Session:
             self._meter.begin(now)
 
     def _add_line(self, stage: str, now: int) -> None:
+        self._keep_line(stage, self._clock.step, self._meter.end(now))
+
+    def _keep_line(self, stage: str, number: int, ended: Ended) -> None:
+        """Adds the line of a step that has ended."""
         profiled = (
             self._windows.open is not None or self._under_tool or (self._may_be_profiled and profiler_is_active())
         )
-        ops = self._meter.ops()
-        line = self._meter.line(self.rank, self._clock.step, stage, now, profiled)
+        ops = self._meter.ops(ended)
+        line = self._meter.line(self.rank, number, stage, profiled, ended)
         if not self._over:
             self._windows.add_step(stage, line["tokens"], ops)
         self._journal.add_step(line, hold=self._free.stretch is not None and bool(self._devices))
@@ -648,13 +705,12 @@ class Session:
         """Ends the recording and keeps what there is; the training may continue. Never raises."""
         if self.ended or os.getpid() != self._clock.pid:
             return
-        self._count_by_clock()
         self.ended = True
         self._queue.clear()
         # What slows the training down is ended first, and a failure does not prevent the rest.
         last = (self._end_stage, self._leave_sampling, self._journal.flush, self._write)
         ending = (self._stall.close, self._withdraw, self._close_window, self._without_window, observer.end)
-        for part in (*ending, *last):
+        for part in (self._count_by_clock, *ending, *last):
             try:
                 part()
             except Exception as error:

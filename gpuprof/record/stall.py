@@ -45,31 +45,37 @@ MOST_FRAMES: Convention[Levels] = 50
 _OF_ENTRY = b"profiling_name"
 """Contained in every dump that holds a collective."""
 USUAL_OF: Assumed[Steps] = 32
-"""Number of last steps whose median is the usual step."""
+"""Number of last looks whose median is the usual step."""
 
 
 class StallWatch(threading.Thread):
-    """Watches the training of one rank. `step_ended` costs the training well under a microsecond.
+    """Watches the training of one rank: looks at the number of its steps once a second, which costs these nothing.
 
-    tell: prints a line if this rank leads.
+    steps: says how many have ended. tell: prints a line if this rank leads.
     """
 
-    def __init__(self, folder: Path, rank: int, world_size: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, rank: int, world_size: int, steps: Callable[[], int], tell: Callable[[str], None]
+    ) -> None:
         super().__init__(name="gpuprof-stall", daemon=True)
         self._folder, self._rank, self._world_size, self._tell = folder, rank, world_size, tell
         self._ended = threading.Event()
+        self._read_steps = steps
         self._last_s = time.monotonic()
         self._steps: deque[float] = deque(maxlen=USUAL_OF)
+        """Durations of steps, each the mean between two looks."""
         self._count = 0
         self._answered_ns = _changed_ns(folder / HANG / ASKED)
         self.pid = os.getpid()
 
-    def step_ended(self) -> None:
-        now = time.monotonic()
+    def look(self, now_s: float) -> None:
+        """Sees whether steps have ended since the last look. now_s: on the monotonic clock."""
+        count = self._read_steps()
+        if count == self._count:
+            return
         if self._count:
-            self._steps.append(now - self._last_s)
-        self._last_s = now
-        self._count += 1
+            self._steps.append((now_s - self._last_s) / (count - self._count))
+        self._last_s, self._count = now_s, count
 
     def close(self) -> None:
         """Ends the watch. If the program ends with an error, writes the error and its collectives down, for the ranks
@@ -90,6 +96,7 @@ class StallWatch(threading.Thread):
                 if asked_ns != self._answered_ns:
                     self._answered_ns = asked_ns
                     self._write()
+                self.look(time.monotonic())
                 stalled_s = time.monotonic() - self._last_s
                 if self._count and self._count != reported and stalled_s > self._patience_s():
                     reported = self._count

@@ -54,6 +54,8 @@ class StepClock:
         """Whether optimizers step inside backward passes, so that the ends of these must be followed."""
         self._counted_from: int | None = None
         """The first step that a counter counts."""
+        self._backwards: list[Any] | None = None
+        """Not empty if a backward pass has begun since the last step that a counter has counted."""
 
     def is_here(self) -> bool:
         """Whether this is the training thread and no CUDA graph is being captured: anything done then would be replayed
@@ -103,23 +105,30 @@ class StepClock:
         """No backward pass will be reported any more."""
         self._finder.without_backwards()
 
-    def counter(self, ended_ns: Callable[[int], None]) -> Callable[[Any], bool] | None:
+    def counter(
+        self, ended_ns: Callable[[int], None], backwards: list[Any] | None = None
+    ) -> Callable[[Any], bool] | None:
         """A fast function that counts steps while nothing has to be done at their ends; None where that is not
         possible. It is called with an optimizer that has done its step, and passes the time to `ended_ns`. It returns
         False where `optimizer_ended` has to be called instead. It must not be called in a child of this process.
+
+        backwards: where backward passes are followed, not empty if one has begun since the last step ended; `ended_ns`
+        empties it.
         """
         import torch
 
-        only = self._finder.only
+        only = self._finder.only if backwards is None else self._finder.single
         if not self._follows_optimizers or self._on_optimizer is not None or only is None or self._steps_inside:
             return None
         task, thread, identity, now = self._task, self.thread, get_ident, perf_counter_ns
         captures = self.may_capture and torch.cuda.is_initialized()
         capturing = capturing_check()
-        self._counted_from = self.step
+        self._counted_from, self._backwards = self.step, backwards
 
         def count(optimizer: Any) -> bool:
             if id(optimizer) != only or identity() != thread or task() != NO_TASK or (captures and capturing()):
+                return False
+            if backwards is not None and not backwards:
                 return False
             self.step += 1
             ended_ns(now())
@@ -130,8 +139,9 @@ class StepClock:
     def without_counter(self) -> None:
         """Steps are counted by `optimizer_ended` again."""
         counted_from, self._counted_from = self._counted_from, None
-        if counted_from is not None and self.step > counted_from:
-            self._finder.ended_before(self.step - counted_from)
+        backwards, self._backwards = self._backwards, None
+        if counted_from is not None:
+            self._finder.ended_before(self.step - counted_from, backward=bool(backwards))
 
     def _follow(self, optimizer: Any, key: int) -> None:
         if self._on_optimizer is not None:

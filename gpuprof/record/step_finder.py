@@ -52,9 +52,18 @@ class StepFinder:
         None."""
         return self._order[0] if len(self._order) == 1 and self._since_backward is None else None
 
-    def ended_before(self, times: int) -> None:
-        """The only optimizer has ended `times` times without a report."""
+    @property
+    def single(self) -> int | None:
+        """The only optimizer; None if there are several, or if none has ended since the last backward pass began."""
+        if len(self._order) != 1 or (self._since_backward is not None and self._order[0] not in self._since_backward):
+            return None
+        return self._order[0]
+
+    def ended_before(self, times: int, backward: bool = False) -> None:
+        """The only optimizer has ended `times` times without a report. backward: a backward pass has begun since."""
         self._count += times
+        if backward and self._since_backward is not None:
+            self._since_backward = set()
 
     def ended(self, optimizer: int) -> bool:
         """Whether the step of this optimizer, which has just ended, ends a training step.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from .batch import WorkMeter
 from .enough_steps import ops_counter
@@ -11,6 +11,18 @@ from .lumps import Lumps
 from .phase_clock import PhaseClock
 from .samples import StepSamples
 from .timing import MemoryMeter
+
+
+class Ended(NamedTuple):
+    """What is read when a step ends."""
+
+    ns: int
+    """On the monotonic clock."""
+    unix_ns: int
+    ops: int
+    """Ops that autograd has recorded so far."""
+    lumps: dict[str, int]
+    memory: dict[str, int | None]
 
 
 class StepMeter:
@@ -30,14 +42,14 @@ class StepMeter:
         self._evaluating = False
         self._is_counted = False
         """Whether a line has taken what there was of the step that has ended."""
-        self._ops_followed = ops_counter()
+        self.ops_followed = ops_counter()
         self._ops_before = self._ops_after = 0
         self.work = WorkMeter()
         self.samples = StepSamples()
-        self._memory = MemoryMeter()
+        self.memory = MemoryMeter()
 
-    def begin(self, now: int, recorded: bool = False) -> None:
-        """A step begins; 0 for one that is not timed. recorded: a window is open."""
+    def begin(self, now: int) -> None:
+        """A step begins; 0 for one that is not timed."""
         self.begun_ns = self._trained_ns = now
         self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
         self._evaluating = False
@@ -45,11 +57,10 @@ class StepMeter:
             self._is_counted = False
             self._ops_before = self._ops_after
         else:
-            self._ops_before = self._ops_followed() if now else 0
+            self._ops_before = self.ops_followed() if now else 0
             self.work.take()
             self.samples.take(passes=1)
-        self.work.begin(now, every=recorded)
-        self.lumps.take()
+            self.lumps.take()
         self.phases.begin(now)
 
     def backward(self, now: int) -> None:
@@ -81,24 +92,28 @@ class StepMeter:
         """The model is called without training it."""
         self._evaluating = True
 
-    def ops(self) -> int:
-        """Ops that autograd has recorded in the step that ends now; read before its `line`."""
-        self._ops_after = self._ops_followed()
-        return self._ops_after - self._ops_before
-
-    def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:
-        """The step that has just ended, as steps.jsonl has it."""
-        new_shapes, work = self.work.new_shapes, self.work.take()
-        self._is_counted = True
+    def end(self, now: int) -> Ended:
+        """The step ends at this moment."""
         if self._evaluating:
             self._last_fetch_ns = 0
             self.trained(now)
-        lumps, phases, memory = self.lumps.take(), self.phases.take(now), self._memory.read(now)
+        return Ended(now, time.time_ns(), self.ops_followed(), self.lumps.take(), self.memory.read(now))
+
+    def ops(self, ended: Ended) -> int:
+        """Ops that autograd has recorded in the step that has ended."""
+        return ended.ops - self._ops_before
+
+    def line(self, rank: int, number: int, stage: str, profiled: bool, ended: Ended) -> dict[str, Any]:
+        """The step that has just ended, as steps.jsonl has it."""
+        new_shapes, work = self.work.new_shapes, self.work.take()
+        self._is_counted, self._ops_after = True, ended.ops
+        now, lumps = ended.ns, ended.lumps
+        phases = self.phases.take(now)
         line = {
             "rank": rank,
             "step": number,
             "stage": stage,
-            "unix_ns": time.time_ns(),
+            "unix_ns": ended.unix_ns,
             "ns": now - self.begun_ns,
             "device_ns": None,
             "data_ns": self.fetch_ns,
@@ -111,7 +126,7 @@ class StepMeter:
             "labelled_tokens": work.labelled_tokens,
             "new_shapes": new_shapes,
             "profiled": profiled,
-            **memory,
+            **ended.memory,
         }
         if lumps:
             line.update({f"{kind}_ns": ns for kind, ns in lumps.items() if ns})

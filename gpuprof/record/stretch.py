@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from itertools import pairwise
 from typing import Any
 
 from .timing import synchronise
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 
 PREPARED: Assumed[Events] = 64
-"""Events that are created before a stretch begins: creating and recording one takes about 40 µs on an H200 machine, 2 %
-of a short step."""
+"""Events that are created before a stretch begins, and used again in a long one: creating and recording one takes about
+40 µs on an H200 machine, 2 % of a short step."""
 
 
 class CurrentStream:
@@ -39,6 +41,12 @@ class CurrentStream:
         return self._stream
 
 
+def _record_event() -> Any:
+    """Torch's function in C++ that records an event in a stream, else the event's own method."""
+    torch = sys.modules["torch"]
+    return getattr(getattr(torch._C, "_CudaEventBase", None), "record", None) or torch.cuda.Event.record
+
+
 class Stretch:
     """Consecutive steps, timed without synchronisation between them; the GPUs are idle at the start.
     devices: the GPUs in use. on_gpu: also mark the ends of steps on the GPU's timeline. Where the CPU runs ahead of the
@@ -50,34 +58,46 @@ class Stretch:
         self._devices, self._on_gpu = devices, on_gpu and bool(devices)
         self.step_ns: list[int] = []
         """Duration of each step on the CPU's clock, without time between steps."""
-        self._marks: list[Any] = []
+        self._marks: deque[Any] = deque()
+        self._device_ns: list[int] = []
+        """Durations between marks that have been used again."""
         self._stream = CurrentStream()
+        self._record = _record_event()
         self._made = [self._event() for _ in range(PREPARED if self._on_gpu else 0)]
         """Events that have been created; torch creates one when it is first recorded."""
         synchronise(devices)
-        self.begun_ns = self._step_begun_ns = time.perf_counter_ns()
+        self.begun_ns = self.step_begun_ns = time.perf_counter_ns()
+        """Of the stretch, and of its current step: time before the latter belongs to no step."""
         if self._on_gpu:
             self._mark()
 
     def end_step(self, now_ns: int) -> None:
         """A step ended at this moment of `time.perf_counter_ns`, and the next one begins."""
-        self.step_ns.append(now_ns - self._step_begun_ns)
-        self._step_begun_ns = now_ns
+        self.step_ns.append(now_ns - self.step_begun_ns)
+        self.step_begun_ns = now_ns
         if self._on_gpu:
             self._mark()
 
-    def begin_step(self, now_ns: int) -> None:
-        """The current step began at this later moment; the time before it belongs to no step."""
-        self._step_begun_ns = now_ns
-
     def _mark(self) -> None:
         made = self._made
+        if len(made) < PREPARED // 2:
+            self._use_again()
         if made:
             event = made.pop()
-            event.record(self._stream.of_now())
+            self._record(event, self._stream.of_now())
         else:
             event = self._event()
         self._marks.append(event)
+
+    def _use_again(self) -> None:
+        """Reads the times of the two oldest steps if they are over on the GPU, and keeps their events for later."""
+        marks = self._marks
+        for _ in range(2):
+            if len(marks) < 2 or not marks[1].query():
+                return
+            first = marks.popleft()
+            self._device_ns.append(round(first.elapsed_time(marks[0]) * 1e6))
+            self._made.append(first)
 
     def _event(self) -> Any:
         event = sys.modules["torch"].cuda.Event(enable_timing=True)
@@ -91,5 +111,4 @@ class Stretch:
         whole_ns = time.perf_counter_ns() - self.begun_ns
         if not self._on_gpu:
             return whole_ns, None
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        return whole_ns, [round(a.elapsed_time(b) * 1e6) for a, b in pairs]
+        return whole_ns, self._device_ns + [round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._marks)]

@@ -24,6 +24,7 @@ from .folder import make_folder, point_latest
 from .recording_reader import Closing, RecordingReader
 from .signals import ENDING, OURS, RESTORED, TICK_S, Guard, Post, die_of
 from .stall_reader import StallReader
+from .target_environment import VARIABLES, environment
 from .target_under_nsys import TargetUnderNsys
 from .tell import PATIENCE_S, tell
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 TELEMETRY_AFTER_NS: Assumed[WholeNs] = 500_000_000
 """A target that has run this long may train. One that imports torch takes longer to its first step, so what starts now
 disturbs no timing."""
-SAMPLING_PATIENCE_S: Assumed[Seconds] = 8.0
-"""Seconds that reading the recording waits for steps that are sampled after it: twice the duration of sampling, where
-steps are not long."""
 REPORT_S: Assumed[Seconds] = 300.0
 """Seconds within which Nsight Systems must write its report after the target's end."""
 SOON_S: Assumed[Seconds] = 0.02
@@ -54,20 +52,6 @@ ONLY_PHASES = (
 """Message for a target that only generates, for example."""
 INNER = "inner"
 """File in the folder of a run whose target is itself a `gpuprof trace`: where that one records."""
-INJECT = Path(__file__).parent / "inject"
-
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_MODULE_LOADING", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_COMPILE_DISABLE",
-    "TORCHDYNAMO_DISABLE", "TOKENIZERS_PARALLELISM", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_ALGO",
-    "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "TEARDOWN_CUPTI",
-)  # fmt: skip
-"""The environment variables in a manifest: only those that change the speed of a step."""
-
-# Compiled when first needed: every millisecond counts at the start.
-_RANK = r"rank(\d+)\.json"
-
 Around = Callable[[Path, "list[str]"], "list[str]"]
 """(report without its ending, command) → the command that runs that command under Nsight Systems."""
 
@@ -105,24 +89,6 @@ def end_as(status: int) -> int:
         except (AttributeError, OSError, ValueError):
             pass
     return die_of(-status)
-
-
-def environment(folder: Path | None) -> dict[str, str]:
-    """The target's environment: ours, with the path to the recorder."""
-    if folder is None:
-        return dict(os.environ)
-    return {**led_to_us(), runfile.RUN_VARIABLE: str(folder)}
-
-
-def led_to_us() -> dict[str, str]:
-    """Our environment, in which every Python loads the code that records or arms before its own."""
-    variables = dict(os.environ)
-    inject, path = str(INJECT), variables.get("PYTHONPATH", "")
-    if path.split(os.pathsep)[0] != inject:
-        # Never an empty entry, which would mean the working directory.
-        variables["PYTHONPATH"] = f"{inject}{os.pathsep}{path}" if path else inject
-    variables.setdefault("TEARDOWN_CUPTI", "1")
-    return variables
 
 
 def _note_inner(folder: Path) -> None:
@@ -166,8 +132,6 @@ class _Run:
             self._reader = RecordingReader(self._folder, closing)
             self._stalls = StallReader(self._folder)
         self._changed_ns = -1
-        self._closed_at: float | None = None
-        """Monotonic seconds at which the window was found closed, while samples that follow it are expected."""
         self._linked = False
         self._telemetry: Any = None
         self._asked_to_end = False
@@ -354,19 +318,17 @@ class _Run:
             from . import telemetry
 
             self._telemetry = telemetry.start(self._folder)
+            if self._target.recordable and self._under_nsys is None:
+                self._reader.prepare()
         changed_ns = self._folder.stat().st_mtime_ns
-        if changed_ns == self._changed_ns and self._closed_at is None:
+        if changed_ns == self._changed_ns:
             return
         self._changed_ns = changed_ns
         ranks = self._ranks()
         if ranks and not self._linked:
             self._linked = True
             point_latest(self._folder)
-        if self._reader.was_started or not self._window_closed(ranks):
-            return
-        self._closed_at = self._closed_at or time.monotonic()
-        if time.monotonic() > self._closed_at + SAMPLING_PATIENCE_S or not samples_follow(ranks):
-            self._closed_at = None
+        if not self._reader.was_started and self._window_closed(ranks):
             self._reader.start(running=True, diagnose=True)
 
     def _describe(self) -> None:
@@ -385,9 +347,7 @@ class _Run:
     def _ranks(self) -> list[dict[str, Any]]:
         """What the ranks have written about themselves, by rank."""
         assert self._folder is not None
-        found = {int(m[1]): m[0] for name in os.listdir(self._folder) if (m := re.fullmatch(_RANK, name))}
-        ranks = (runfile.read_json(self._folder / found[rank]) for rank in sorted(found))
-        return [rank for rank in ranks if rank is not None]
+        return runfile.ranks_in(self._folder)
 
     def _window_closed(self, ranks: list[dict[str, Any]]) -> bool:
         """Whether the trace of the lowest recorded rank is complete."""
@@ -407,6 +367,8 @@ class _Run:
         folder, reader = self._folder, self._reader
         if folder is None or reader is None:
             return
+        if not reader.was_started:
+            reader.let_go()
         self._manifest["status"] = in_a_word(status)
         self._manifest["ended"] = int(ended * 1e9)
         self._manifest["exit"] = {
@@ -465,15 +427,6 @@ class _Run:
             from .redact import redact_text
 
             runfile.log(self._folder, redact_text(message))
-
-
-def samples_follow(ranks: list[dict[str, Any]]) -> bool:
-    """Whether the lowest recorded rank still samples steps after its windows, or is about to, because the length of the
-    training is not known. ranks: what they have written about themselves, while the training runs."""
-    if not ranks or ranks[0].get("steps_total") is not None:
-        return False
-    stages = [one for one in ranks[0].get("stages") or () if isinstance(one, dict)]
-    return bool(stages) and stages[-1].get("stage") != "after"
 
 
 def _was_captured(ranks: list[dict[str, Any]]) -> bool:

@@ -83,20 +83,20 @@ class Ration:
     """
 
     def __init__(self, share: float) -> None:
-        self._share, self._next_ns = share, 0
+        self._share, self.next_ns = share, 0
 
     def allows(self, now_ns: int) -> bool:
-        """Whether it may be done again."""
-        return now_ns >= self._next_ns
+        """Whether it may be done again: from `next_ns` on."""
+        return now_ns >= self.next_ns
 
     def spent(self, ns: int, now_ns: int) -> None:
         """It has taken ns."""
-        self._next_ns = now_ns + round(ns / self._share)
+        self.next_ns = now_ns + round(ns / self._share)
 
 
 LOOK_NS: Assumed[WholeNs] = 2_000
 """What it takes to see that there is no GPU."""
-_NOT_READ: dict[str, int | None] = dict.fromkeys(
+NOT_READ: dict[str, int | None] = dict.fromkeys(
     ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
 )
 
@@ -108,21 +108,21 @@ class MemoryMeter:
     """Largest share of the time that is spent on reading."""
 
     def __init__(self) -> None:
-        self._ration = Ration(self.SHARE)
+        self.ration = Ration(self.SHARE)
 
     def read(self, now_ns: int) -> dict[str, int | None]:
         """Allocated, reserved and peak bytes of the current GPU, and the calls of cudaMalloc and cudaFree that its
         allocator has made since the program started; None without a GPU, or if called again too soon."""
-        if not self._ration.allows(now_ns):
-            return _NOT_READ
+        if not self.ration.allows(now_ns):
+            return NOT_READ
         import torch
 
         if not torch.cuda.is_initialized():
-            self._ration.spent(LOOK_NS, now_ns)
-            return _NOT_READ
+            self.ration.spent(LOOK_NS, now_ns)
+            return NOT_READ
         begun = time.perf_counter_ns()
         stats = torch.cuda.memory_stats_as_nested_dict()
-        self._ration.spent(time.perf_counter_ns() - begun, now_ns)
+        self.ration.spent(time.perf_counter_ns() - begun, now_ns)
         calls = [stats[name] for name in ("num_device_alloc", "num_device_free") if isinstance(stats.get(name), int)]
         return {
             "allocated_bytes": _of_all(stats, "allocated_bytes", "current"),

@@ -4,11 +4,10 @@ hooks."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from .environment import describe_gpu
-from .hooks import ModuleHooks, named_blocks
+from .hooks import CallListener, ModuleHooks, named_blocks
 from .journal import Journal
 from .program import Program, reference_modules, watch_autocast
 from .repeated_calls import RepeatedCalls, models_of_process
@@ -114,7 +113,7 @@ class Training:
                 facts["optimizer"] |= idle_gradients(model, {one for ids in self._updated.values() for one in ids})
             self.program.meet_model(model)
 
-    def hook(self, on_call: Callable[[Any], None], open_range: Any, levels: int | None) -> None:
+    def hook(self, listener: CallListener, open_range: Any, levels: int | None) -> None:
         """Watches the model's calls; also puts ranges around the model and `levels` levels of its blocks, unless None.
         Not for compiled models: hooks would cause a recompilation.
         """
@@ -122,7 +121,7 @@ class Training:
         model = self._model()
         if model is None or is_compiled(model):
             return
-        self._modules = ModuleHooks(open_range, on_call)
+        self._modules = ModuleHooks(open_range, listener)
         self._modules.watch(model)
         if self.program.autocast is None:
             self._autocast = watch_autocast(model, self._saw_autocast)

@@ -83,6 +83,7 @@ class TrialMeter:
         self._seconds = float(plan.get("seconds") or 20.0)
         self._gate: str | None = plan.get("gate")
         self._brief = bool(plan.get("brief"))
+        self.tape = None
         self._digests, self._work, self._loaded = Digests(), WorkMeter(), StepSamples()
         self._passes = 0
         """Backward passes of the current step."""
@@ -255,7 +256,7 @@ class TrialMeter:
             if self._left <= 0 or self._total == self._step:
                 self._end_stretch()
                 self.finish(None)
-            self._stretch.begin_step(time.perf_counter_ns())
+            self._stretch.step_begun_ns = time.perf_counter_ns()
 
     def _wait_at(self, gate: str) -> None:
         """Waits for the gate's file, which holds the numbers of settling and timed steps, or null."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
 
 from gpuprof.diagnosis.result.fix import FixLine
+from gpuprof.units import Cells, Convention
 
 _STRING = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\''
 _COMMENT = re.compile(rf"(?:{_STRING}|[^#\"'])*?(#.*)")
@@ -18,7 +19,10 @@ _UNIT = re.compile(rf"(?:{_STRING}|[^(\[{{,=/|\s\"']|[\"'])*[(\[{{,=/|]?|\s+")
 """Code up to punctuation after which a line may break; a string is never broken."""
 _MEMBER = re.compile(r"(?<=[\w)\]])(?=\.[a-zA-Z_])")
 """Before the dot of a member: here a part without strings that is still too long may break."""
+WHOLE_WORD: Convention[Cells] = 36
+"""Longest part of a line between blanks that fits a phone, and is not broken."""
 _WORD = re.compile(rf"(?:{_STRING}|[^\s\"']|[\"'])+")
+_WORD_OR_BLANK = re.compile(rf"\s+|{_WORD.pattern}")
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -57,16 +61,25 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def parts(code: str) -> tuple[str, ...]:
-    """Code in the parts between which a line may break: after punctuation and before the dot of a member, not inside an
-    identifier or a string. They join to the code."""
+    """Code in the parts between which a line may break: at blanks, and in words that are too long for a phone after
+    punctuation and before the dot of a member, not inside an identifier or a string. They join to the code."""
     found: list[str] = []
     for at, line in enumerate(code.split("\n")):
         found += ["\n"] if at else []
         typed, comment = _split(line)
-        for unit in filter(None, _UNIT.findall(typed)):
-            found += [unit] if '"' in unit or "'" in unit else filter(None, _MEMBER.split(unit))
+        for word in _WORD_OR_BLANK.findall(typed):
+            found += [word] if cell_len(word) <= WHOLE_WORD else _units(word)
         found += re.findall(r"\s+|\S+", comment)
     return tuple(found)
+
+
+def _units(word: str) -> Iterator[str]:
+    """A long word in its units."""
+    for unit in filter(None, _UNIT.findall(word)):
+        if '"' in unit or "'" in unit:
+            yield unit
+        else:
+            yield from filter(None, _MEMBER.split(unit))
 
 
 def _split(line: str) -> tuple[str, str]:

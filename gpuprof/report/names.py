@@ -77,6 +77,27 @@ def shown(name: str | None, width: int = 80) -> str:
     return shorten(escape(ends), width)
 
 
+def shown_place(place: str, width: int = 80) -> str:
+    """A place in code, `…/programs/train.py:40 step`, ready to print; where it is too long, its first folders are left
+    out, since the file, the line and the function say where to look."""
+    text = escape(place)
+    if cell_len(text) <= width:
+        return text
+    path, blank, function = text.partition(" ")
+    folders = path.split("/")
+    for kept in range(len(folders) - 1, 0, -1):
+        shorter = f"…/{'/'.join(folders[-kept:])}{blank}{function}"
+        if cell_len(shorter) <= width:
+            return shorter
+    return shorten(file_name(text), width)
+
+
+def file_name(place: str) -> str:
+    """A place in code without the folders of its file."""
+    path, blank, function = place.partition(" ")
+    return f"{path.rpartition('/')[2]}{blank}{function}"
+
+
 def shown_kernel(name: str, width: int = 80) -> str:
     """A kernel's name, ready to print, C++ reduced to its readable part."""
     return shorten_kernel(shown(readable_kernel(name), 4 * width), width)

@@ -24,7 +24,7 @@ from gpuprof.record.command import Target
 from gpuprof.record.redact import redact_text
 from gpuprof.record.scratch import BLOCKED
 from gpuprof.record.session_files import files_of_session
-from gpuprof.record.supervise import INJECT
+from gpuprof.record.target_environment import INJECT
 from gpuprof.record.trial_setup import FAILED, PLAN, SANDBOX
 from gpuprof.trial import folder_state, guard
 from gpuprof.trial.own_flags import OwnFlags

@@ -153,7 +153,7 @@ def rank_of_job(fault, folder: Path, rank: int) -> None:
 
     from gpuprof.record.stall import StallWatch
 
-    watch = StallWatch(folder, rank, RANKS, lambda _: None)
+    watch = StallWatch(folder, rank, RANKS, lambda: 0, lambda _: None)
     watch.start()
     facts = {"rank": rank, "pid": os.getpid(), "world_size": RANKS}
     (folder / f"rank{rank}.json").write_text(json.dumps(facts), encoding="utf-8")

@@ -53,6 +53,8 @@ DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
 PAIRS = ROOT / "tests" / "data" / "pairs"
 FILLS = {paint.fill for paint in (*PAINTS.values(), WAITING_FOR_A_PEER)}
 DURATION = r"[\d,.]+ (?:ns|µs|ms|s)"
+LONGEST_ANSWER = 40
+"""Lines of an answer at 80 columns, with what lies below its first screen."""
 UNSAID = re.compile(r"\b(None|nan|Traceback|undefined)\b")
 
 
@@ -130,6 +132,23 @@ def plain_text(words: str) -> str:
 def page_holds_code(words: str, code: str) -> None:
     """All of some code is there to be copied."""
     holds_code(plain_text(words), code)
+
+
+BROKEN: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
+    (says_one_step, ("WAITING   81 ms a step\n  step  █\nusually 80 ms a step\n  fixes  1  x   81 ms → 2 ms",)),
+    (says_one_step, ("WAITING   81 ms a step\n  fixes      1  compile   80 ms → 12–23 ms   3.5×",)),
+    (names_what_it_draws, ("  step       ██░░", "█ compute 50 %", FILLS)),
+    (names_what_it_draws, ("  step       ████", "█ compute 90 %  ░ launch 10 %", FILLS)),
+    (holds_code, ('model.compile(mode="reduce-', 'model.compile(mode="reduce-overhead")')),
+    (page_says_one_step, ('<dt>a step</dt><dd>81 ms</dd><p class="gain">80 ms → 12–23 ms</p>', "81 ms")),
+    (page_holds_code, ("<pre>model.comp</pre>", "model.compile()")),
+)
+
+
+@pytest.mark.parametrize(("rule", "shown"), BROKEN)
+def test_the_rules_refuse_what_is_broken(rule: Callable[..., object], shown: tuple[object, ...]):
+    with pytest.raises(AssertionError):
+        rule(*shown)
 
 
 # -- the minutes
@@ -211,6 +230,7 @@ def test_the_diagnosis_cuts_no_code(there: Callable[..., Any], diagnosis: dict[s
 def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
     text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
     says_one_step(text)
+    assert len(text.splitlines()) <= LONGEST_ANSWER or width < 80, text
     bar, *legend = sections(text)["step"]
     names_what_it_draws(bar, " ".join(legend), FILLS)
     shown = "\n".join(sections(text)["fixes"])

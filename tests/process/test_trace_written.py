@@ -15,7 +15,7 @@ from helpers.run_schema import errors_in
 from helpers.started import finished
 from helpers.trainings import trace, variables
 
-from gpuprof.record.supervise import INJECT
+from gpuprof.record.target_environment import INJECT
 from gpuprof.record.written import FILE, MOST_PATHS
 from gpuprof.trial.written import changes_of
 

@@ -55,6 +55,23 @@ def test_every_launch_belongs_to_its_pass(passes: int, tmp_path: Path):
     assert (number[case.graph.on_gpu] < 0).sum() / case.steps == OPTIMIZER
 
 
+def test_passes_that_an_update_separates_are_of_two_gradients(tmp_path: Path):
+    """A discriminator, then a generator: neither has micro-batches."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(2):
+            for _ in range(PASS):
+                program.small_mm()
+            program.backward(program.small_mm, PASS)
+            with_optimizer(program)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert micro_batches(case) is None and not list(accumulation.find(case))
+
+
 def test_launch_bound_passes_are_merged(tmp_path: Path):
     """Four passes bound by launches take as long as one with four times the samples, but for the optimizer."""
     case = accumulating(tmp_path, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers.case import only
@@ -127,6 +128,39 @@ def test_kernels_of_a_library_call_stay_and_its_time_is_not_that_of_one_launch(t
     before = 2 * converting.steps  # a pass begins at its first matmul
     assert three.rest.sum() == 3 * one.rest.sum() - before
     assert three.launch_ns == pytest.approx(one.launch_ns / 3, rel=0.1)
+
+
+def test_a_cast_of_a_weight_is_no_part_of_its_chain(tmp_path):
+    """Its size does not divide that of the activations; a row's statistics do, and are fused. A batch norm's chain
+    reads its data again."""
+
+    def built(folder: Path, name: str, *shape: int) -> Analysis:
+        program = Program()
+
+        def layer():
+            program.small_mm()
+            program.plain("mul", [128, 512])
+            program.plain(name, list(shape), gpu=SHORT)
+
+        def body():
+            for _ in range(LAYERS):
+                layer()
+            program.backward(layer, LAYERS)
+
+        for _ in range(3):
+            program.step(body)
+        return program.case(folder)
+
+    cast = built(tmp_path / "weight", "copy_", 500, 512)
+    found = present(compiled_passes.passes(cast))
+    assert found.apart.tolist() == [1] * len(found.speaker)
+    assert found.apart_ns == pytest.approx(2 * US)  # the smaller tensor is apart
+    one, normed = (
+        present(compiled_passes.passes(case))
+        for case in (built(tmp_path / "row", "pow", 128), built(tmp_path / "norm", "native_batch_norm", 128, 512))
+    )
+    assert not one.apart.any() and not one.read_again.any()
+    assert normed.read_again.tolist() == normed.across_rows.tolist() == [1] * len(normed.speaker)
 
 
 def test_gradients_of_biases_take_kernels_of_their_own(tmp_path):

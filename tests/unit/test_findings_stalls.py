@@ -252,6 +252,21 @@ def test_saving_that_a_run_timed(tmp_path):
     assert not list(rare_steps.find(case.with_facts(budget=replace(found, excess=excess[1:]))))
 
 
+def test_evaluation_in_larger_batches_has_the_room_that_training_shows(tmp_path):
+    """Of 225 ms an eighth is left where a step takes no longer for 8 times the samples; else nothing is known."""
+    excess = (Excess("evaluation", 225 * MS, 5, every=20),)
+    found = Budget(325 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
+    case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
+    case = case.with_facts(
+        mean=MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"evaluation": 225 * MS})
+    )
+    proposal = only(rare_steps, case, "larger")
+    assert predict(case, proposal).expected == pytest.approx((100 + 225 / 8) * MS, rel=0.01)
+    assert proposal.odds < 0.9 and "no larger than the training's" in proposal.needs
+    saving = replace(found, excess=(replace(excess[0], cause="save"),))
+    assert all(one.key != "larger" for one in rare_steps.find(case.with_facts(budget=saving)))
+
+
 def test_a_rare_step_that_saves(tmp_path):
     case = _saves(tmp_path, 5, {2})
     proposal = only(rare_steps, case)

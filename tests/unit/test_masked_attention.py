@@ -158,6 +158,15 @@ def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
     assert "2,048 × 2,048" in proposal.evidence[0].text and "attn_mask" in str(proposal.fix)
 
 
+@pytest.mark.parametrize("mask", [[2048, 2048], [1, 1, 2048, 2048]])
+def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
+    """It cannot be of padding, whatever the batches have."""
+    case = masked(tmp_path, mask, Work(8, 16384, 12000, 1, real_share=0.73))
+    proposal = only(masked_attention, case, "causal")
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(0.5 * 5 * MS, rel=0.05)
+    assert "is_causal=True" in str(proposal.fix) and "later positions" in proposal.needs and proposal.odds < 0.9
+
+
 @pytest.mark.parametrize(
     ("mask", "work", "model"),
     [

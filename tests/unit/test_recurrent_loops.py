@@ -9,7 +9,7 @@ from helpers.case import only
 from helpers.diagnosed import diagnosed
 from helpers.program import MS, US, Program
 
-from gpuprof.diagnosis.detect.loops.recurrent_loops import find_recurrent_loops
+from gpuprof.diagnosis.detect.loops.recurrent_loops import find_branches, find_recurrent_loops
 from gpuprof.diagnosis.findings import recurrent_loop
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
@@ -78,6 +78,57 @@ def test_heads_one_after_another_are_one_attention(tmp_path):
     fix = only(recurrent_loop, case)
     assert "12 rounds of select, matmul, div, softmax" in fix.evidence[0].text and fix.odds < 0.9
     assert fix.title == "all heads in one attention" and "scaled_dot_product_attention" in str(fix.fix)
+
+
+def branch(made: Program, number: int, ops: tuple[tuple[str, list], ...]) -> None:
+    """A module of its own with some ops."""
+    start = made.now
+    for name, dims in ops:
+        made.op(f"aten::{name}", "kernel", 2 * US, dims)
+    made.now += 2 * US
+    made.trace.annotation(f"nn.Module: Head_{number}", start, made.now, made.tid)
+
+
+WIDE, NARROW = [4, 64, 96], [4, 64, 16]
+HEAD = (
+    ("linear", [WIDE, [16, 96], []]), ("linear", [WIDE, [16, 96], []]), ("transpose", [NARROW]),
+    ("matmul", [NARROW, [4, 16, 64]]), ("softmax", [[4, 64, 64]]), ("matmul", [[4, 64, 64], NARROW]),
+)  # fmt: skip
+MEMBER = (
+    ("linear", [[8, 96], [96, 96], [96]]), ("relu", [[8, 96]]), ("linear", [[8, 96], [10, 96], [10]]),
+    ("cross_entropy_loss", [[8, 10], [8]]), ("add", [[], []]),
+)  # fmt: skip
+LAYER = (("linear", [[8, 96], [384, 96], [384]]), ("relu", [[8, 384]]), ("linear", [[8, 384], [96, 384], [96]]))
+CELL = (
+    ("linear", [[8, 32], [256, 32], [256]]), ("linear", [[8, 64], [256, 64], [256]]), ("add", [[8, 256], [8, 256]]),
+    ("tanh", [[8, 64]]), ("mul", [[8, 64], [8, 64]]),
+)  # fmt: skip
+TABLE = (("select", [[8, 26]]), ("embedding", [[100, 16], [8]]))
+
+
+@pytest.mark.parametrize(
+    ("ops", "rounds", "title"),
+    [
+        (HEAD, 6, "all heads in one attention"),
+        (MEMBER, 6, "one call for all rounds of a branch"),
+        (TABLE, 12, "one table for all lookups"),
+        (LAYER, 12, None),
+        (CELL, 12, None),
+    ],
+    ids=["heads", "an ensemble", "tables", "layers", "cells"],
+)
+def test_modules_of_one_class_that_do_not_feed_each_other(tmp_path, ops, rounds: int, title: str | None):
+    case = steps(tmp_path, lambda made: [branch(made, k, ops) for k in range(rounds)])
+    assert (find_branches(case) is not None) == (title is not None)
+    assert [one.title for one in recurrent_loop.find(case)] == ([title] if title else [])
+
+
+def test_a_head_that_judges_each_state_is_no_recurrence():
+    """Called once on all states it took 1.48 to 1.65 times less, measured in turns, a little more than is predicted;
+    the program was known when this was written."""
+    found = diagnosed(SCENARIOS / "spectral_heads" / "recording")
+    fix = next(one for one in (*found.findings, *found.worth_trying) if one.id == "recurrent_loop")
+    assert fix.title == "one call for all rounds of a branch" and fix.speedup.expected > 1.2
 
 
 def test_layers_without_ranges_of_their_own_have_norms(tmp_path):

@@ -18,6 +18,7 @@ class Listening:
     def __init__(self, source: str = "optimizer") -> None:
         self.ends: list[int] = []
         self.met: list[object] = []
+        self.tape = None
         self.clock = StepClock(source, lambda: self.ends.append(self.clock.step), self.met.append)
 
     def on_backward(self, _: object):

@@ -265,28 +265,35 @@ def many_fixes(n: int, lines: int = 1):
 @pytest.mark.parametrize("width", (60, 80, 100, 132))
 @pytest.mark.parametrize(("count", "lines"), [(1, 1), (3, 1), (3, 3), (7, 2)])
 def test_the_first_lines_answer(count, lines, width):
-    """Verdict, bar with its legend, one to three fixes with their gain and code; nothing else before."""
+    """Verdict, bar with its legend, one to three fixes with their gain and code, the next ones with their gain;
+    nothing else before."""
     text = plain(many_fixes(count, lines), width, verbose=False)
     first = "\n".join(text.splitlines()[:ANSWER_LINES])
     assert first.startswith("WAITING FOR THE CPU to launch kernels 91 %")
     assert "compute 9 %" in first and "launch 73 %" in first
-    numbered = re.findall(r"^.{12,14}(\d)  fix of number", text.split("with -v")[0], re.M)
-    assert 1 <= len(numbered) <= min(count, Brevity().fixes)
+    numbered = re.findall(r"^.{12,14}(\d)  fix of number", text, re.M)
+    assert min(count, 2) <= len(numbered) <= min(count, Brevity().listed)
     assert first.count("2.5–5.7×") == len(numbered), "each whole within the first lines"
-    assert ("with -v  " in text or ", with -v" in text) == (len(numbered) < count)
+    written = text.count(f"argument_{lines - 1}=True")
+    assert 1 <= written <= Brevity().fixes
+    assert ("-v shows the code of" in text) == (written < len(numbered)) and (" more" in text.split("more  ")[0]) == (
+        len(numbered) < count
+    )
     assert "kernels and copies, half" not in text.split("fixes")[1], "details need -v"
 
 
 def test_many_short_fixes_are_three_and_long_ones_fewer():
-    def written(text: str) -> int:
-        return len(re.findall(r"\d  fix of number", text.split("with -v")[0]))
-
-    assert written(plain(many_fixes(5), 100, verbose=False)) == 3
-    assert written(plain(many_fixes(5, 6), 100, verbose=False)) == 1
+    for lines, written, below in (
+        (1, 3, "-v shows the code of 4, and 1 more"),
+        (6, 1, "-v shows the code of 2, 3 and 4, and 1 more"),
+    ):
+        text = plain(many_fixes(5, lines), 100, verbose=False)
+        assert text.count("argument_0=True") == written
+        assert below in text
 
 
 def test_the_answer_says_how_to_see_the_rest():
-    assert "-v shows the run, waits, kernels" in plain(host_bound(), 100, verbose=False).splitlines()[-1]
+    assert "-v shows waits, kernels and phases" in plain(host_bound(), 100, verbose=False).splitlines()[-1]
     assert "-v shows" not in plain(host_bound(), 100), "where all is shown"
     assert "-v shows" not in plain(unusable(), 100, verbose=False)
 

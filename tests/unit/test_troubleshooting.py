@@ -17,17 +17,18 @@ ALWAYS = {"unit": "step", "unit.a": "a step", "LOG": "gpuprof.log", "runfile.LOG
 
 
 def texts(source: str) -> Iterator[str]:
-    """The strings of a module but docstrings, with `…` for what is filled in."""
+    """The strings of a module but docstrings, with one `…` for what is filled in."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
         elif isinstance(node, ast.JoinedStr):
-            yield "".join(
+            text = "".join(
                 ALWAYS.get(ast.unparse(part.value), "…") if isinstance(part, ast.FormattedValue) else part.value  # type: ignore[attr-defined]
                 for part in node.values
             )
+            yield re.sub("…+", "…", text)
 
 
 @cache

@@ -1,6 +1,6 @@
 """Runs once a recording's window has closed: prints the verdict to stderr, writes the report, compresses the traces,
 and with several ranks writes their digests.
-Runs in a separate process, which `gpuprof trace` starts while the training runs: one thread, at the lowest priority.
+Runs in a separate process, which `gpuprof trace` starts with the training: one thread, at the lowest priority.
 If it gets no CPU time after the training's end, it is killed and restarted, and does what is left to do. A failure is
 one line in the run's log and one on stderr.
 """
@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from gpuprof import runfile
-from gpuprof.cli.shared import several_nodes
+from gpuprof.cli.shared import read_ahead, several_nodes
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.nodes import shared_url
 from gpuprof.record.options import options_of
 from gpuprof.record.recording_cost import in_words
+from gpuprof.record.recording_reader import WAITS
 from gpuprof.record.tell import tell
 from gpuprof.units import Bytes, Code, Convention, Published
 
@@ -38,14 +39,19 @@ CLEAR_LINE = "\r\x1b[K"
 _COPIED_BYTES: Convention[Bytes] = 1 << 20
 
 
-def main(run: str, niced: str, diagnose: str) -> None:
-    """Reads and compresses the recordings in a run's folder. niced, diagnose: on unless empty."""
+def main(run: str, running: str, diagnose: str) -> None:
+    """Reads and compresses the recordings in a run's folder. running: one of RUNNING, WAITS and ENDED. diagnose: on
+    unless empty."""
     folder = Path(run)
     os.umask(0o077)  # files in a run's folder are private, wherever the folder is
     if sys.stderr is None:  # closed; verdict.txt is still useful
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    if niced:
+    if running:
         _stay_out_of_the_way()
+    if running == WAITS:
+        read_ahead.prepare()
+        if not read_ahead.is_wanted():
+            return
     if several_nodes.takes_part(folder) and not _reduce_for_the_job(folder, bool(diagnose)):
         return
     if (
@@ -53,7 +59,7 @@ def main(run: str, niced: str, diagnose: str) -> None:
         and not is_read(folder)
         and _try(folder, "the Nsight Systems report could not be read", lambda: export_report(folder))
     ):
-        diagnosis = _try(folder, "the recording could not be diagnosed", lambda: show_verdict(folder))
+        diagnosis = _try(folder, "the recording could not be diagnosed", lambda: show_verdict(folder, bool(running)))
         if diagnosis is not None:
             _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
     _pack(folder)
@@ -141,13 +147,13 @@ def is_read(folder: Path) -> bool:
     return (folder / VERDICT).is_file() and (not is_wanted or (folder / runfile.REPORT).is_file())
 
 
-def show_verdict(folder: Path) -> Diagnosis:
+def show_verdict(folder: Path, running: bool) -> Diagnosis:
     """Prints the whole diagnosis to stderr in one write, and keeps its first lines in a file for the end of the run.
     If that file exists, the diagnosis has been printed before.
     """
     import gpuprof
 
-    diagnosis = gpuprof.diagnose(folder)
+    diagnosis = gpuprof.diagnose(read_ahead.read(folder, running))
     if (folder / VERDICT).is_file():
         return diagnosis
     page = _page(diagnosis)

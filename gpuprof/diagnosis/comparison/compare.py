@@ -247,8 +247,10 @@ def _of_other_models(step: Step, differ: str, unit: Unit) -> str:
 
 def _of_difference(first: Mechanism, step: Step, unit: Unit) -> str:
     sign = "−" if first.difference_ns < 0 else "+"
-    whole = "−" if step.difference_ns < 0 else "+"
+    whole = f"{'−' if step.difference_ns < 0 else '+'}{duration(abs(step.difference_ns))}"
     own = f"{sign}{duration(abs(first.difference_ns))}"
     if first.difference_ns == step.difference_ns:
         return f"{own} {unit.a}, all of the difference"
-    return f"{own} of the {unit}'s {whole}{duration(abs(step.difference_ns))}"
+    if own[0] == whole[0] and abs(first.difference_ns) > abs(step.difference_ns):
+        return f"{own} {unit.a}, of which the rest offsets a part: {whole} in all"
+    return f"{own} of the {unit}'s {whole}"

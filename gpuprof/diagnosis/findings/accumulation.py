@@ -73,7 +73,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     after = f"{samples * factor} × {left}" if samples else f"{left}, each {factor} times as large"
     text = (
         f"an optimizer step accumulates {count} passes; {left} over {factor} times the samples would take "
-        f"{duration(steps[factor])} of {case.usual_step}"
+        f"{duration(case.stated(steps[factor]))} of {case.usual_step}"
     )
     room = room_note(case)
     fix = case.stack.fix(

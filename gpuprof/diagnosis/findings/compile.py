@@ -71,8 +71,10 @@ reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix mul
 and attention up to 3.2 times as long where it had no mask (measured); what a call of a library launches too, such
 as the conversions of layouts in a convolution, stays. For each remaining kernel the CPU still does
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
-to 1.5 ms. A reduction across rows (a batch norm, gradients of biases and of norms) takes two further kernels (1 to 3,
-assumed). All other CPU work of the passes is removed. Single stretches of more than 5 ms are not launches, and stay
+to 1.5 ms. A reduction across rows (a batch or group norm, gradients of biases and of norms) takes two further kernels
+(1 to 3, assumed), and what uses the means of a batch or group norm reads its data again (assumed). Tensors whose size
+does not divide that of the chain's largest one, such as weights that autocast casts, keep kernels of their own. All
+other CPU work of the passes is removed. Single stretches of more than 5 ms are not launches, and stay
 except in the best case. Predictable graph breaks stay: values that are read, custom autograd functions that launch an
 extension's kernels (they stay as they are), the buckets of DDP and the units of FSDP. Each costs one more graph call
 in each pass (60 to 200 µs). Where compiling takes more than a quarter of what it gains in the run, compiling the

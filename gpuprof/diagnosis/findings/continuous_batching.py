@@ -81,7 +81,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     now = f"{batch:,} requests at once" if batch else "a batch"
     text = (
         f"{now}: the GPU works {duration(busy)} of {case.usual_step}; {factor} times as many would take"
-        f" {duration(step_ns)}"
+        f" {duration(case.stated(step_ns))}"
     )
     more = f"{batch * factor} requests" if batch else f"{factor} times the requests"
     size = f"{batch * factor}" if batch else f"{factor} * batch_size"

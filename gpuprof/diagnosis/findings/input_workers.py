@@ -1,4 +1,4 @@
-"""The GPU waits for batches, prepared by the training process or by too few workers."""
+"""The training waits for batches, prepared by the training process or by too few workers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 PAGE = Page(
     id="input_workers",
     removes="input",
-    title="The GPU waits for the next batch",
+    title="The training waits for the next batch",
     means="""
-The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile nothing is
-launched and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer contains
+The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile it trains
+nothing, and a GPU gets no work. Worker processes prepare batches while a step runs, so the step no longer contains
 the input.
 """,
     detected="""

@@ -134,7 +134,7 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {duration(busy)} of {case.usual_step}; "
-        f"{chosen:g} times as much would take {duration(step_ns)}"
+        f"{chosen:g} times as much would take {duration(case.stated(step_ns))}"
     ) + (f", padded to {longer.tokens:.2f} times the length" if longer.tokens > 1 else "")
     room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)

@@ -13,7 +13,7 @@ from gpuprof.calibration import latency
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.formulas.attention import is_backward, is_causal
 from gpuprof.diagnosis.detect.attention.masked_scores import arguments_of, masked_kernels, useful_share
-from gpuprof.diagnosis.detect.attention.needless_mask import find_needless_mask
+from gpuprof.diagnosis.detect.attention.needless_mask import NeedlessMask, find_needless_mask, find_shared_mask
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -25,7 +25,8 @@ from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.result.diagnosis import Evidence
 
 MOST_USEFUL: Assumed[Share] = 0.6
 """Largest useful share of a row's scores for a proposal: lengths within one batch differ by as much."""
@@ -53,15 +54,16 @@ tokens within one document. If these are less than 60 % of all pairs of a row, a
 whole rows that take a mask, not lengths, the rest is wasted. Not detected where batches were not recorded, as with
 Nsight Systems or torch.profiler alone. A mask that may hide nothing: `scaled_dot_product_attention` gets one over all
 pairs of at least 256 tokens, the same for all heads, and no token of the batches is padding; or the batches bring no
-mask, and all have the same number of tokens. Not in models of transformers, which leaves such masks out itself.
-Documents packed without any mark attend to each other, which is taken as
-intended.
+mask, and all have the same number of tokens. Not in models of transformers, which leaves such masks out itself. A mask
+that may hide later positions alone: one over all pairs of at least 256 tokens that is the same for all samples and
+heads. Documents packed without any mark attend to each other, which is taken as intended.
 """,
     gain="""
 Each attention kernel takes the time of its useful scores at 42 % of the tensor ceiling forward and 36 % backward (25 to
 60 % and 20 to 55 %), and never longer than now. Where each token sees only those before it, half of a document's pairs
 are useful. Without a mask, each kernel takes 0.7 (0.55 to 0.9, assumed) of its time. A probability of 0.65 that the
-mask hides nothing, 0.85 if the batches' own mask keeps all tokens, is assumed.
+mask hides nothing, 0.85 if the batches' own mask keeps all tokens, is assumed. With `is_causal=True` half of its time
+(0.35 to 0.85) is left; the probability that the mask says no more than that is 0.75 (assumed).
 """,
     wrong="""
 A mask that the model makes from something else (windows, blocks, prefixes) is needed: print `mask.min()` and
@@ -80,29 +82,50 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _left_out(case: Analysis) -> Iterator[Proposal]:
-    """No mask where the batches have nothing that it could hide."""
-    found = find_needless_mask(case)
-    if found is None:
-        return
-    graph, nodes, left = case.graph, case.nodes_of_gpu(found.rows), calibrated.UNMASKED_LEFT.rising
-    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    """No mask where the batches have nothing that it could hide, and none where a flag says the same."""
+    found, shared = find_needless_mask(case), find_shared_mask(case)
+    if found is not None:
+        yield Proposal(
+            title="attention without a mask",
+            evidence=_takes_a_mask(case, found),
+            fix=call(SDPA, *map(Code, "qkv"))
+            + "  # attn_mask only for batches with padding\n# is_causal=True where it hides later positions alone",
+            key="left_out",
+            needs="the mask hides nothing, or later positions alone: look at mask.min() once",
+            odds=found.odds,
+            claims=("attention",),
+            change=_shorter(case, found, calibrated.UNMASKED_LEFT.value),
+            best=_shorter(case, found, calibrated.UNMASKED_LEFT.low),
+            worst=_shorter(case, found, calibrated.UNMASKED_LEFT.high),
+        )
+    elif shared is not None:
+        yield Proposal(
+            title="is_causal=True in place of a mask",
+            evidence=_takes_a_mask(case, shared),
+            fix=call(SDPA, *map(Code, "qkv"), is_causal=True) + "  # and no attn_mask",
+            key="causal",
+            needs="the mask hides later positions and nothing else",
+            odds=shared.odds,
+            claims=("attention",),
+            change=_shorter(case, shared, calibrated.CAUSAL_LEFT.value),
+            best=_shorter(case, shared, calibrated.CAUSAL_LEFT.low),
+            worst=_shorter(case, shared, calibrated.CAUSAL_LEFT.high),
+        )
+
+
+def _takes_a_mask(case: Analysis, found: NeedlessMask) -> tuple[Evidence, ...]:
+    nodes = case.nodes_of_gpu(found.rows)
+    took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     text = (
         f"attention adds a mask of {found.tokens:,} × {found.tokens:,} values to its scores, but {found.why}:"
         f" {duration(took)} of GPU time {case.unit.a}"
     )
-    yield Proposal(
-        title="attention without a mask",
-        evidence=spans(case, text, nodes),
-        fix=call(SDPA, *map(Code, "qkv"))
-        + "  # attn_mask only for batches with padding\n# is_causal=True where it hides later positions alone",
-        change=partial(scaled, nodes=nodes, factor=left[1]),
-        best=partial(scaled, nodes=nodes, factor=left[0]),
-        worst=partial(scaled, nodes=nodes, factor=left[2]),
-        claims=("attention",),
-        key="left_out",
-        needs="the mask hides nothing, or later positions alone: look at mask.min() once",
-        odds=found.odds,
-    )
+    return spans(case, text, nodes)
+
+
+def _shorter(case: Analysis, found: NeedlessMask, left: float) -> Change:
+    """Attention that takes no mask; left: share of its kernels' time."""
+    return partial(scaled, nodes=case.nodes_of_gpu(found.rows), factor=left)
 
 
 def _skipped(case: Analysis) -> Iterator[Proposal]:
@@ -207,6 +230,17 @@ FINDING = Declaration(
         unadvised=True,
     ),
     lowers=("slow_attention",),
-    synonyms=("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
-    titles=("attention_that_skips_what_its_mask_excludes", "attention_without_a_mask"),
+    synonyms=(
+        "flex_attention",
+        "is_causal",
+        "varlen",
+        "block_mask",
+        "document_mask",
+        "packed_attention",
+    ),
+    titles=(
+        "attention_that_skips_what_its_mask_excludes",
+        "attention_without_a_mask",
+        "is_causal_true_in_place_of_a_mask",
+    ),
 )

@@ -107,13 +107,15 @@ def _share(program: Program, case: Analysis | None) -> str:
         for of in (graph.on_gpu, host)
     ]
     then = min(case.step_of(removed(graph, nodes)), case.step_ns)
-    likely = [min(case.step_of(scaled(graph, nodes, left)), case.step_ns) for left in calibrated.LEFT.rising]
+    likely = [
+        case.stated(min(case.step_of(scaled(graph, nodes, left)), case.step_ns)) for left in calibrated.LEFT.rising
+    ]
     less = 100 * (1 - then / case.step_ns) if case.step_ns else 0.0
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
         f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work it would take"
-        f" {duration(then)} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
+        f" {duration(case.stated(then))} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
         f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {duration(likely[1])}"
         f" ({duration(likely[0])} to {duration(likely[2])})."
     )

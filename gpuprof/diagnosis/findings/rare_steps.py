@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
+from gpuprof.diagnosis.detect.batches.batch_scaling import best_factor
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -48,11 +49,14 @@ In a run: what saving, evaluating and logging add to the mean step, measured in 
 functions are sampled, and those after) say how often they come and what they cost, if they come at equal intervals. In
 runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals, that did not
 wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its additional
-time is CPU work outside all phases of a step.
+time is CPU work outside all phases of a step. Evaluation in larger batches: what it adds was measured, and a training
+step takes next to no longer for more samples (see `larger_batch`), so that evaluation's passes, which have no backward
+pass, have the same room.
 """,
     gain="""
 In a run, a tenth of what these add to the mean step is left: they are done a tenth as often. Without a run all steps
-take the median, which is compared with the mean.
+take the median, which is compared with the mean. Evaluation in batches of 8 times the samples takes an eighth of the
+time; its batches were not recorded, so the probability is 65 % (assumed).
 """,
     wrong="""
 If a short recording happens to contain a rare step, it makes that step look frequent: compare with how often the
@@ -101,6 +105,36 @@ def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
         _proposal(case, (Evidence("; ".join(_adds(one, budget) for one in found)),), 1.0, found),
         lumps={one.cause: calibrated.RARER.value for one in found},
         same_batch=False,
+    )
+    for one in found:
+        if one.cause == "evaluation":
+            yield from _at_once(case, one, budget)
+
+
+def _at_once(case: Analysis, one: Excess, budget: Budget) -> Iterator[Proposal]:
+    """The same evaluation in larger batches, where the training's own passes show that the GPU has room for them."""
+    found = best_factor(case, whatever_fits=False)
+    if found is None:
+        return
+    factor = found[0]
+    text = (
+        f"{_adds(one, budget)}, and a training step shows that passes of {factor} times the samples take next to no"
+        " longer"
+    )
+    yield Proposal(
+        title="evaluating in larger batches",
+        evidence=(Evidence(text),),
+        fix=case.stack.fix(
+            call("DataLoader", Code("validation_set"), batch_size=Code(f"{factor} * batch_size"))
+            + "  # and torch.no_grad() around it",
+            case.stack.setting({"per_device_eval_batch_size": Code(f"{factor} * batch_size")}),
+        ),
+        change=_unchanged,
+        lumps={one.cause: 1.0 / factor},
+        spread=calibrated.EVALUATION_SPREAD.value,
+        odds=calibrated.EVALUATED_AT_ONCE.value,
+        needs="evaluation's batches are no larger than the training's",
+        key="larger",
     )
 
 
@@ -170,6 +204,6 @@ def _unchanged(graph: Graph) -> Graph:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
-    titles=("saving_and_evaluating_less_often", "evaluating_less_often"),
+    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "eval_batch_size", "logging", "checkpoints"),
+    titles=("saving_and_evaluating_less_often", "evaluating_less_often", "evaluating_in_larger_batches"),
 )

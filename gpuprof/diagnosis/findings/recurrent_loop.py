@@ -16,8 +16,15 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
-from gpuprof.diagnosis.detect.loops.recurrent_loops import CELLS, RECURRENT_LAYERS, find_recurrent_loops, growing
-from gpuprof.diagnosis.detect.loops.small_op_loops import ops_of
+from gpuprof.diagnosis.detect.loops.recurrent_loops import (
+    CELLS,
+    LOOKUPS,
+    RECURRENT_LAYERS,
+    find_branches,
+    find_recurrent_loops,
+    growing,
+)
+from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, ops_of
 from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
@@ -56,7 +63,10 @@ bytes grow with the square of the steps.
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
 in all, with the same shapes (those of `torch.cat` may grow) and in the same modules, with no backward pass in between:
 layers, in contrast, are separate modules and have norms. It must take at least 5 % of the step. Not detected if the
-recording has no module ranges.
+recording has no module ranges. Branches (heads of an attention, members of an ensemble, a head that judges one state
+after another): 4 rounds or more, 20 ops in all, in one module or in several of one class, that end in a loss or in a
+multiplication whose result has another width than what a round's first one takes; so no round computes with the result
+of the one before. Or lookups in one table after another.
 """,
     gain="""
 Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
@@ -73,10 +83,15 @@ peephole, a norm inside) has no fused kernel: `torch.compile` of the step, or CU
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A kernel over all steps in place of the loop."""
-    loops = find_recurrent_loops(case)
-    if loops is None:
-        return
+    """A kernel over all steps in place of the loop, and one call for branches."""
+    recurrences, branches = find_recurrent_loops(case), find_branches(case)
+    if recurrences is not None:
+        yield from _proposed(case, recurrences)
+    if branches is not None:
+        yield from _proposed(case, branches, branches=True)
+
+
+def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iterator[Proposal]:
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
@@ -116,16 +131,17 @@ def find(case: Analysis) -> Iterator[Proposal]:
             else ""
         )
     )
-    kind = _kind(names)
+    kind = _kind(names, branches)
     yield Proposal(
         title=kind.title,
         evidence=spans(case, text, inside),
-        fix=_fix(names),
+        fix=_fix(names, branches),
         change=change(1),
         best=change(0),
         worst=change(2),
         odds=kind.odds,
         needs=kind.needs,
+        key="branches" if branches else "",
     )
 
 
@@ -138,8 +154,14 @@ class _Kind:
     needs: str
 
 
-def _kind(names: list[str]) -> _Kind:
+def _kind(names: list[str], branches: bool) -> _Kind:
     """The kind of a loop with these ops in a round."""
+    if branches and LOOKUPS & set(names):
+        needs = "tables have rows of one width"
+        return _Kind("one table for all lookups", loops_calibrated.BRANCHES.value, needs)
+    if branches and not any(name in SOFTMAX for name in names):
+        odds, needs = loops_calibrated.BRANCHES.value, "no round needs the one before"
+        return _Kind("one call for all rounds of a branch", odds, needs)
     if any(name in RECURRENT_LAYERS for name in names):
         return _Kind(
             "the recurrent layer called once for all steps",
@@ -156,7 +178,14 @@ def _kind(names: list[str]) -> _Kind:
     return _Kind(recurrence, odds, "a package has a kernel of this recurrence for this GPU, these types and sizes")
 
 
-def _fix(names: list[str]) -> Fix:
+def _fix(names: list[str], branches: bool) -> Fix:
+    if branches and LOOKUPS & set(names):
+        return (
+            code("rows = self.table(columns + self.offsets)") + "  # one nn.Embedding; offsets: rows before each table"
+        )
+    if branches and not any(name in SOFTMAX for name in names):
+        one = code("results = head(torch.stack(states))") + "  # one module, called on each state: all at once"
+        return one + "\n" + code("torch.bmm(inputs, weights)").otherwise() + "  # several modules: stacked weights"
     if any(name in RECURRENT_LAYERS for name in names):
         whole = code("states, _ = self.lstm(self.embed(tokens))  # (batch, steps, width): no loop over steps")
         return whole + "\n# what follows each step (attention, logits): over all steps at once, too"
@@ -176,6 +205,8 @@ FINDING = Declaration(
     synonyms=(
         "recurrence",
         "heads",
+        "branches",
+        "ensemble",
         "lstm_cell",
         "gru_cell",
         "delta_rule",
@@ -187,6 +218,8 @@ FINDING = Declaration(
     titles=(
         "one_kernel_over_all_steps_of_a_recurrence",
         "all_heads_in_one_attention",
+        "one_call_for_all_rounds_of_a_branch",
+        "one_table_for_all_lookups",
         "the_recurrent_layer_called_once_for_all_steps",
     ),
 )

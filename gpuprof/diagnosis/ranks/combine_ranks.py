@@ -106,10 +106,14 @@ def _even(gang: Gang) -> Sentences:
     shown = gang.ranks[gang.shown]
     if not shown.late_share or any((one.late_share or 0) > shown.late_share for one in gang.ranks):
         return ()
-    said = (
-        f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"
-        " others waited in); no rank is slower than the others throughout."
+    others = [one.late_share or 0 for i, one in enumerate(gang.ranks) if i != gang.shown]
+    last = (
+        f"This is rank {shown.rank}, which came last as often as others do"
+        if max(others, default=0) >= shown.late_share
+        else f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives"
+        " that others waited in)"
     )
+    said = f"{last}; no rank is slower than the others throughout."
     paces = [one.pace_ns for one in gang.ranks if one.pace_ns is not None]
     if shown.pace_ns is not None and SLOW_RANK * shown.pace_ns < statistics.median(paces):
         said += f" By itself it needs less than most, {duration(shown.pace_ns)} a step: it began later."

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.groups import by_name, largest_first
 from gpuprof.diagnosis.reach.sampled import sampled_in
+from gpuprof.diagnosis.sampled.sampled_places import placed
 from gpuprof.diagnosis.sentences import share as share_of
 from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
@@ -43,7 +44,7 @@ _WHAT = {
     COMPUTES: "{} computes on the CPU",
 }  # fmt: skip
 _WHY = {
-    PLANNING: "a library plans for shapes that are new to its thread; nothing is recorded inside",
+    PLANNING: "a library plans for shapes that are new to its thread",
     LOADS: "calls inside load code or ask for a kernel the first time",
     COMPILES: "code is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
@@ -147,7 +148,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             what=f"waiting for the GPU in {name}",
             nodes=mine,
             change=lambda graph, mine=mine: _without(graph, mine, SYNC),
-            why="the CPU reads a value from the GPU, or synchronises, and launches nothing meanwhile",
+            why="the CPU reads a value or synchronises, and launches nothing meanwhile",
             cost="waiting_for_gpu",
         )
 
@@ -189,7 +190,7 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         what="allocating and freeing GPU memory",
         nodes=nodes & (graph.lane >= 0),
         change=change,
-        why="torch's allocator calls the driver in a steady step: memory is fragmented, nearly full, or being released",
+        why="it is fragmented, nearly full, or released in each step",
         cost="allocating",
     )
 
@@ -205,12 +206,13 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
     if not nodes.any():
         return
     usual, waiting = float(np.median(pieces)), _waiting_rewards(case)
+    unsampled = "its functions were not sampled" if placed(case) is None else "no function has half of its samples"
     for name, mine in largest_first(case, by_name(case, nodes, "Python code between ops")):
         if name.startswith(UNRECORDED_RANGE):  # decode steps: their share of Python is unknown
             continue
         share = np.where(mine, usual / np.maximum(graph.duration_ns, usual), 1.0)
         sampled, on_cpu = sampled_in(case, mine), waiting.get(name)
-        why = None if sampled is None else _in_function(sampled)
+        why = unsampled if sampled is None else _in_function(sampled)
         if on_cpu is not None:
             why = f"its thread uses the CPU for {share_of(on_cpu, 1)} of the time, so it waits for something else"
         yield Part(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -13,9 +14,10 @@ from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, GEMM, kinds_of
 from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.kernels import FEW_BLOCKS
 from gpuprof.tracefile.trace import I64
-from gpuprof.units import Assumed, Published, Ratio, Share, Version
+from gpuprof.units import Assumed, Launches, Ns, Published, Ratio, Share, Version
 
 FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
@@ -25,6 +27,12 @@ FIRST_USE: Assumed[Ratio] = 5.0
 """A first run that takes this many times as long as later ones loads code or tries candidates."""
 HELD_BACK: Assumed[Share] = 0.2
 """Smallest share of samples with a throttled clock that counts as a reason."""
+FEWEST_PASSES: Assumed[Launches] = 3
+"""Kernels a step that read or write tensors of one shape from which on their number is a reason."""
+LARGE_PART: Assumed[Share] = 0.5
+"""Part of an item's time that kernels of one shape, or short ones, must take to be its reason."""
+SHORT_NS: Assumed[Ns] = 5_000.0
+"""A kernel this short mostly starts and ends: it is as fast with next to nothing to do."""
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
@@ -47,6 +55,7 @@ def reason(case: Analysis, rows: I64) -> str | None:
     longest = rows[np.argsort(-ns, kind="stable")[:16]]
     for one in (
         _pageable, _precision, _mask, _fallback, _alignment, _layout, _waves, _older, _first_use, _clock,
+        _passes, _many,
     ):  # fmt: skip
         text = one(case, rows, ns, longest, kind)
         if text:
@@ -191,3 +200,39 @@ def _clock(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     if worst is None or held[worst] < HELD_BACK:
         return None
     return f"the clock was held back in {100 * held[worst]:.0f} % of the samples ({worst.replace('_', ' ')})"
+
+
+def _passes(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """Many kernels over tensors of one shape: each reads it from memory again."""
+    if kind in (GEMM, ATTENTION):
+        return None
+    ops = case.timeline.links.op[rows]
+    texts = np.where(ops >= 0, case.trace.ops.dims[np.maximum(ops, 0)], -1)
+    largest: dict[int, tuple[int, ...]] = {}
+    for text, row in zip(*_first_of_each(texts, rows), strict=True):
+        largest[text] = max((tuple(shape) for shape in _shapes(case, row)), key=math.prod, default=())
+    time: dict[tuple[int, ...], float] = {}
+    count: dict[tuple[int, ...], int] = {}
+    for text, took in zip(texts.tolist(), ns.tolist(), strict=True):
+        shape = largest[text]
+        time[shape], count[shape] = time.get(shape, 0.0) + took, count.get(shape, 0) + 1
+    shape = max(time, key=lambda one: time[one])
+    each = case.per_step(count[shape])
+    if not shape or each < FEWEST_PASSES or time[shape] < LARGE_PART * ns.sum():
+        return None
+    return f"{each:,.0f} passes {case.unit.a} over tensors of {' × '.join(f'{side:,}' for side in shape)}"
+
+
+def _first_of_each(texts: np.ndarray, rows: I64) -> tuple[list[int], list[int]]:
+    """Each text once, with the first of its rows."""
+    found, at = np.unique(texts, return_index=True)
+    return found.tolist(), rows[at].tolist()
+
+
+def _many(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """Kernels so short that most of their time is starting and ending."""
+    short = ns < SHORT_NS
+    if float(ns[short].sum()) < LARGE_PART * float(ns.sum()):
+        return None
+    each, usual = case.per_step(int(short.sum())), float(np.median(ns[short]))
+    return f"{each:,.0f} kernels {case.unit.a} of {duration(usual)} each" if each >= FEWEST_PASSES else None

@@ -127,6 +127,8 @@ def _names(diagnosis: Diagnosis) -> dict[str, str]:
     """Labels of the parts of the timed steps."""
     keys = () if diagnosis.timed is None else diagnosis.timed.parts
     names = {key: BUDGET_PAINTS[key].label if key in BUDGET_PAINTS else key.replace("_", " ") for key in keys}
+    if USUAL in names:
+        names[USUAL] = f"usual {diagnosis.unit}"
     return names | ({"input": "preparing batches"} if "input" in names and prepares_batches(diagnosis.run) else {})
 
 

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 Row = tuple[str, Finding | Combined]
 """(label of the row, its fix or combination)."""
 
-_ROW_PX: Convention[Px] = 30
+_ROW_PX: Convention[Px] = 34
 _NAME_WIDTH: Convention[Characters] = 48
+"""Characters of a line of a fix's name."""
+_LONGEST_NAME: Convention[Characters] = 80
 _NARROW_ROW_PX: Convention[Px] = 46
 _NARROW_NAME: Convention[Characters] = 18
 _TITLE_ROOM: Convention[Characters] = 58
@@ -37,7 +39,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
         return None
     sure = len(diagnosis.findings)
     numbered = [
-        (f"{number}  {text(found.title, _NAME_WIDTH)}", found)
+        (f"{number}  {text(found.title, _LONGEST_NAME)}", found)
         for number, found in enumerate((*diagnosis.findings, *diagnosis.worth_trying), 1)
     ]
     rows: list[Row] = [*numbered[:sure]]
@@ -68,7 +70,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
                 autorange=False,
                 range=[len(rows) - 0.5, -0.5],
                 tickvals=list(range(len(rows))),
-                ticktext=[label + _more(found.work) for label, found in rows],
+                ticktext=[_in_lines(label + _more(found.work), _NAME_WIDTH) for label, found in rows],
                 showgrid=True,
             ),
             "margin": {"l": 64, "r": 56, "t": 84, "b": 48},
@@ -79,11 +81,16 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
         height=96 + _ROW_PX * len(rows),
         narrow={
             "height": _TITLE_ROOM + 96 + _NARROW_ROW_PX * len(rows),
-            "yaxis.ticktext": ["<br>".join(textwrap.wrap(label, _NARROW_NAME)) for label, _ in rows],
+            "yaxis.ticktext": [_in_lines(label, _NARROW_NAME) for label, _ in rows],
             "yaxis.tickfont.size": 11,
             "xaxis.nticks": 3,
         },
     )
+
+
+def _in_lines(label: str, width: int) -> str:
+    """A label in lines of at most `width` characters, broken between words."""
+    return "<br>".join(textwrap.wrap(label, width))
 
 
 def _points(per_work: list[tuple[Range, float]], scale: float, tried: int) -> dict[str, Any]:

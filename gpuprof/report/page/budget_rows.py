@@ -12,6 +12,7 @@ from gpuprof.report.charts.timed_steps import alike as steps_are_alike
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
 from gpuprof.report.palette import BUDGET_PAINTS
 from gpuprof.report.stepbar import LEAST_LISTED
+from gpuprof.timeline.unit import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     if found is None or found.source != "free":
         return []
     if diagnosis.cpu_step is not None:
-        return _cpu_rows(diagnosis.cpu_step, found, prepares_batches(diagnosis.run))
+        return _cpu_rows(diagnosis.cpu_step, found, prepares_batches(diagnosis.run), diagnosis.unit)
     mean, beyond = found.mean_ns, step_parts.beyond_usual(found)
     rows = [BudgetRow("usual", BUDGET_PAINTS["usual"].label, duration(found.usual_ns), share(found.usual_ns, mean))]
     rows += [_excess_row(one, found) for one in found.excess if one in beyond.causes or one.mean_ns is None]
@@ -41,7 +42,7 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
         often = f"in {found.pauses} of {amount(found.steps, 'step')}"
         rows.append(_added("pauses", beyond.pauses_ns, mean, often))
     rows.append(_added("variation", beyond.variation_ns, mean))
-    return [*rows, _mean_row(found)]
+    return [*rows, _mean_row(found, diagnosis.unit)]
 
 
 def alike(diagnosis: Diagnosis) -> str:
@@ -54,7 +55,7 @@ def alike(diagnosis: Diagnosis) -> str:
     return f"{each} in a row, timed without the profiler, took {took}: nothing makes one noticeably longer."
 
 
-def _cpu_rows(step: CpuStep, found: Budget, prepares: bool) -> list[BudgetRow]:
+def _cpu_rows(step: CpuStep, found: Budget, prepares: bool, unit: Unit) -> list[BudgetRow]:
     """The same for a training without a GPU: what its process does."""
     parts = [("input", "preparing batches" if prepares else "waiting for batches", float(step.input_ns))]
     if step.ops_ns is None:
@@ -63,12 +64,12 @@ def _cpu_rows(step: CpuStep, found: Budget, prepares: bool) -> list[BudgetRow]:
         parts += [("usual", "PyTorch's ops", step.ops_ns), ("python", "Python between them", step.own_ns - step.ops_ns)]
     parts.append(("variation", "in some steps only", step.other_ns))
     rows = [BudgetRow(key, label, duration(ns), share(ns, step.mean_ns)) for key, label, ns in parts if ns]
-    return [*rows, _mean_row(found)]
+    return [*rows, _mean_row(found, unit)]
 
 
-def _mean_row(found: Budget) -> BudgetRow:
+def _mean_row(found: Budget, unit: Unit) -> BudgetRow:
     return BudgetRow(
-        "", "mean step", duration(found.mean_ns), "", f"80 % of runs: {duration_range(*found.of_processes)}"
+        "", f"mean {unit}", duration(found.mean_ns), "", f"80 % of runs: {duration_range(*found.of_processes)}"
     )
 
 

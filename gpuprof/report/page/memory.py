@@ -102,6 +102,7 @@ def _of_device(device: Device) -> dict[str, Any]:
               for one in peak.owners if one.bytes]  # fmt: skip
     lines = [(words.size(one.bytes), words.place(one), escape(one.file or ""), f"{one.count:,}", one.owner,
               words.NAMES[one.owner], one.phase) for one in peak.lines[:ROWS]]  # fmt: skip
+    rest = peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])
     return {
         "headline": words.headline(device, "Peak"),
         "moment": words.moment(device),
@@ -110,7 +111,7 @@ def _of_device(device: Device) -> dict[str, Any]:
         "chart": chart(device) if len(device.series.event) > 1 else None,
         "size": (WIDTH, HEIGHT),
         "lines": lines,
-        "rest": words.size(peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])),
+        "rest": words.size(rest) if rest else "",
         "phases": [(one.phase, words.size(one.bytes)) for one in peak.phases if one.bytes],
         "leaks": [words.leak(one) for one in device.leaks],
     }

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -255,4 +257,14 @@ def _ops(comparison: Comparison, width: int, rows: int) -> list[Text]:
 
 
 def _notes(notes: list[Note]) -> list[Text | Table]:
-    return issues(notes)
+    """The notes; what is said of both A and B is said once."""
+    messages = {note.message for note in notes}
+    shown = []
+    for note in notes:
+        side, colon, rest = note.message.partition(": ")
+        if colon and side in ("A", "B") and {f"A: {rest}", f"B: {rest}"} <= messages:
+            if side == "A":
+                shown.append(replace(note, message=f"A and B: {rest}"))
+        else:
+            shown.append(note)
+    return issues(shown)

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue
 from gpuprof.diagnosis.verdict.headline import headline, key
-from gpuprof.report.lines import Prose
+from gpuprof.report.lines import GAP_WIDTH, Prose
+from gpuprof.report.numbers import duration
 from gpuprof.report.terminal import rank_lines
 from gpuprof.report.terminal.drawn import drawn
 from gpuprof.report.terminal.gpu_lines import activity, causes, kernels, longest_gaps, phases, waits
@@ -27,7 +29,7 @@ from gpuprof.units import Convention, Lines, Rows
 ROWS: Convention[Rows] = 5
 """Kernels shown by default."""
 MOST_FIXES: Convention[Rows] = 5
-ANSWER_LINES: Convention[Lines] = 18
+ANSWER_LINES: Convention[Lines] = 24
 """Lines of the answer, which fit on any terminal without scrolling. What matters least is left out."""
 MOST_NOTES: Convention[Rows] = 5
 """Notes of the run that are shown."""
@@ -70,9 +72,10 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
     later = [
         *later,
-        section(
+        with_code(
             "functions",
-            host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]),
+            width,
+            lambda room: host_words.lines(diagnosis, room, host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]),
         )
         + section("workers", paragraph(host_words.workers(diagnosis))),
     ]
@@ -97,7 +100,8 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         if not differs_from_recording(diagnosis):  # else the bar says it, without the cost of recording
             blocks.append(section("GPU waits", causes(diagnosis, inner)))
     blocks.append(with_code("try", width, lambda room: fixes.worth_trying(diagnosis, room, brevity.tries)))
-    above = section("reach", _above(diagnosis, inner)) + section("ncu", _counted(diagnosis))
+    above = with_code("reach", width, lambda room: _above(diagnosis, brief=True))
+    above += section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], [above]
     return blocks, [bad, above]
@@ -131,7 +135,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         *_iteration(diagnosis, inner),
         section(bar_title(diagnosis), step_lines(diagnosis, inner))
         + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
-        section("reach", _above(diagnosis, inner, most=max(rows, above_words.MOST_SHOWN), least=SEEN)),
+        section("reach", _above(diagnosis, most=max(rows, above_words.MOST_SHOWN), least=SEEN)),
         section("ncu", _counted(diagnosis, max(rows, counters_words.ROWS))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         with_code("fixes", width, lambda room: fixes.fixes(diagnosis, room, all_fixes)),
@@ -164,11 +168,24 @@ def _counted(diagnosis: Diagnosis, most: int = counters_words.ROWS) -> list[Text
 
 
 def _above(
-    diagnosis: Diagnosis, width: int, most: int = above_words.MOST_SHOWN, least: float = above_words.LEAST_NAMED_SHARE
-) -> list[Text]:
-    """What the step should cost, and the largest costs above that."""
-    found = above_words.lines(diagnosis, most, least)
-    return [Text(text, "" if i else "dim") for i, text in enumerate(found)]
+    diagnosis: Diagnosis,
+    most: int = above_words.MOST_SHOWN,
+    least: float = above_words.LEAST_NAMED_SHARE,
+    *,
+    brief: bool = False,
+) -> list[Text | Table]:
+    """What the step should cost, and the largest costs above that: times in a column."""
+    found = diagnosis.above_reach
+    items = () if found is None else above_words.named(found, most, least)
+    if not items:
+        return []
+    times = [duration(item.ns) for item in items]
+    grid = Table.grid(padding=(0, GAP_WIDTH))
+    grid.add_column(width=max(map(cell_len, times)), justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for time, item in zip(times, items, strict=True):
+        grid.add_row(Text(time, "bold"), Prose(above_words.told(item, brief=brief)))
+    return [Prose(above_words.heading(diagnosis), "dim"), grid]
 
 
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:

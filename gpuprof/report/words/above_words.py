@@ -5,29 +5,32 @@ from __future__ import annotations
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.result.above_reach import AboveReach, Item
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.report.names import escape, shown
-from gpuprof.report.numbers import duration
+from gpuprof.report.names import escape, file_name, shown, shown_place
+from gpuprof.report.numbers import duration, duration_range
 from gpuprof.units import Cells, Convention, Rows, Share
 
 MOST_SHOWN: Convention[Rows] = 3
 LEAST_NAMED_SHARE: Convention[Share] = 0.02
 """Share of the step below which an item is not named."""
 NAME_WIDTH: Convention[Cells] = 60
+READS = ".item()"
+"""What people write for the op that reads a value from the GPU."""
 
 
 def title(diagnosis: Diagnosis) -> str:
-    """`the step could take 109 ms on this machine`; adds what is not known, and whether a fix gets below it: the reach
-    assumes the recorded ops."""
+    """`the step could take 109 ms on this machine`: a range if no target is known for a part of it. Adds whether a fix
+    gets below: the reach assumes the recorded ops."""
     found, budget = diagnosis.above_reach, diagnosis.budget
     assert found is not None
     which = f"usual {diagnosis.unit}" if budget is not None and budget.has_usual_step else diagnosis.unit
-    text = f"the {which} could take {duration(found.reach_ns)} on this machine"
-    below = goes_below(diagnosis)
-    if below:
-        text += " with the ops that it runs"
+    taken, notes = duration(found.reach_ns), list[str]()
     if found.unknown_ns >= LEAST_NAMED_SHARE * found.usual_ns:
-        text += f", or less: for {duration(found.unknown_ns)} of it no target is known"
-    return f"{text}; fixes that replace ops go below that" if below else text
+        taken = duration_range(found.reach_ns, found.reach_ns + found.unknown_ns)
+        notes.append(f"how fast {duration(found.unknown_ns)} of it could be is not known")
+    if goes_below(diagnosis):
+        notes.append("fixes that replace its ops go lower")
+    said = f"the {which} could take {taken} on this machine"
+    return f"{said} ({'; '.join(notes)})" if notes else said
 
 
 def goes_below(diagnosis: Diagnosis) -> bool:
@@ -55,7 +58,7 @@ def own_line(item: Item) -> str:
         return ""
     file, colon, function = where.function.partition(": ")
     known = colon and where.line is not None
-    return shown(f"{file}:{where.line} {function}" if known else where.function, NAME_WIDTH)
+    return shown_place(f"{file}:{where.line} {function}" if known else where.function, NAME_WIDTH)
 
 
 def place(item: Item) -> str:
@@ -67,10 +70,19 @@ def place(item: Item) -> str:
 
 def line(item: Item) -> str:
     """`31.5 ms  train.py:42 step · the forward pass computed again (LlamaMLP): checkpointing keeps less memory`."""
+    return f"{duration(item.ns)}  {told(item)}"
+
+
+def told(item: Item, *, brief: bool = False) -> str:
+    """Where, what and why, without the time. In brief: module and op only if the line of the user's code is not known,
+    and that without its folders."""
     own, at = own_line(item), place(item)
     why = item.why or ("how fast it could be is not known" if item.reach_ns is None else "cause not known")
+    if brief and own:
+        own, at = file_name(own), ""
     first = f"{own} · " if own else ""
-    return f"{duration(item.ns)}  {first}{escape(item.what)}{f' ({at})' if at else ''}: {escape(why)}"
+    what = escape(item.what).replace("aten::_local_scalar_dense", READS)
+    return f"{first}{what}{f' ({at})' if at else ''}: {escape(why)}"
 
 
 def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:
@@ -79,4 +91,9 @@ def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAM
     items = () if found is None else named(found, most, least)
     if found is None or not items:
         return []
-    return [f"{title(diagnosis)}; it takes longer by:", *map(line, items)]
+    return [heading(diagnosis), *map(line, items)]
+
+
+def heading(diagnosis: Diagnosis) -> str:
+    """The title, as the beginning of a list."""
+    return f"{title(diagnosis)}; it takes longer by:"

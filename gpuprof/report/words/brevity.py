@@ -16,8 +16,8 @@ class Brevity:
 
     fixes: int = 3
     """Number of fixes written out, with their code."""
-    titles: bool = True
-    """Whether the other fixes are listed by title; else only their number."""
+    listed: int = 4
+    """Number of fixes with their title and gain; of the others only the number is given."""
     least_part: float = 0.005
     """Smallest share of the step for which a part of the bar has an entry in the legend."""
     sentences: int | None = None
@@ -41,7 +41,8 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"fixes": 1},
     {"overlapping": False},
     {"warnings_first": False},
-    {"titles": False},
+    {"listed": 3},
+    {"listed": 2},
     {"least_part": 0.05},
     {"sentences": 2},
     {"comments": False},
@@ -50,6 +51,7 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"together": False},
     {"least_part": 0.1},
     {"alternatives": False},
+    {"listed": 1},
     {"tries": 0},
 )
 """What is left out, one thing after the other."""

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report import labels
 from gpuprof.report.names import shown
-from gpuprof.report.numbers import count, duration, duration_range, gib, share
+from gpuprof.report.numbers import amount, count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
 from gpuprof.units import Assumed, Convention, Ratio, Share
 
@@ -276,9 +276,10 @@ def test(comparison: Comparison) -> str:
     found = comparison.significance
     if found is None or found.p is None:
         return ""
-    of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} {comparison.unit}s"
     if found.significant is None:
-        return f"{of} are too few to test the difference: four on each side are needed (gpuprof trace times more)"
+        a = amount(found.a_steps, f"{found.of} {comparison.unit}")
+        return f"{a} of A and {count(found.b_steps)} of B: too few to test the difference (gpuprof trace times more)"
+    of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} {comparison.unit}s"
     value, of_what = found.p, ""
     if found.p_each is not None and comparison.work is not None:
         value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"

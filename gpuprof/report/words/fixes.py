@@ -14,7 +14,7 @@ from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow, prose
-from gpuprof.report.names import escape, shown
+from gpuprof.report.names import escape, file_name, shown
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration
 from gpuprof.report.words import words
 from gpuprof.report.words.brevity import Brevity
@@ -65,23 +65,34 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now), width - NUMBER_WIDTH)
         how = _written(_shortened(finding, brevity), width - NUMBER_WIDTH)
-        about = [*own_lines(finding), *conditions(finding, diagnosis, brevity.overlapping)]
+        same = _alternatives_by_number(finding, diagnosis) if brevity.overlapping else []
+        about = [*own_lines(finding), *same, *conditions(finding, diagnosis, overlapping=False)]
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in about), *how]))
-    more = diagnosis.findings[brevity.fixes :]
-    if more and brevity.titles:
-        named = (f"{number}: {escape(f.title)}" for number, f in enumerate(more, brevity.fixes + 1))
-        lines += flow([Text("with -v", "dim"), *(Text(one, "dim") for one in named)], width)
-    elif more:
-        lines.append(Text(f"and {len(more)} more, with -v", "dim"))
+    for number, finding in enumerate(diagnosis.findings[brevity.fixes : brevity.listed], brevity.fixes + 1):
+        lines.append(_numbered(number, _head(finding, gain(finding, now), width - NUMBER_WIDTH)))
     lines += [Text(f"{escape(one.title)}: {escape(one.reason)}", "dim") for one in diagnosis.considered if one.failed]
     both = diagnosis.combined
     if both and brevity.together:
-        lines.append(Text.assemble((_together(diagnosis, both, brevity), "bold"), f" together   {gain(both, now)}"))
+        said, gained = Text(f"{_together(diagnosis, both, brevity)} together", "bold"), Text(f"   {gain(both, now)}")
+        lines += [said + gained] if said.cell_len + gained.cell_len <= width else [said, gained]
+    if rest := _rest(diagnosis, brevity):
+        lines.append(Text(rest, "dim"))
     if brevity.fixes > NUMBER_WIDTH and (why := why_first(diagnosis)):
         lines.append(Text(why, "dim"))
     if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
         lines.append(Text(unsure, "dim"))
     return lines
+
+
+def _rest(diagnosis: Diagnosis, brevity: Brevity) -> str:
+    """What -v adds: `-v shows the code of 2 and 3, and 1 more`; empty if nothing."""
+    known = len(diagnosis.findings)
+    brief = [str(number) for number in range(brevity.fixes + 1, min(brevity.listed, known) + 1)]
+    more = known - max(brevity.fixes, brevity.listed)
+    if not brief:
+        return f"and {more} more, with -v" if more > 0 else ""
+    code = f"-v shows the code of {listed(brief)}"
+    return f"{code}, and {more} more" if more > 0 else code
 
 
 def worth_trying(diagnosis: Diagnosis, width: int, most: int | None = None) -> list[Text | Table]:
@@ -215,8 +226,13 @@ def known_lines(finding: Finding) -> tuple[str, ...]:
 
 
 def own_lines(finding: Finding) -> list[str]:
-    """`in train.py:42 step and train.py:43 step`, without folders; empty if they are not known."""
-    known = [shown(line.rpartition("/")[2], LINE_WIDTH) for line in known_lines(finding)]
+    """`in train.py:42 and 43 step`, without folders; empty if they are not known."""
+    found = dict[tuple[str, str], list[str]]()
+    for place in map(file_name, known_lines(finding)):
+        at, blank, function = place.partition(" ")
+        file, _, line = at.rpartition(":")
+        found.setdefault((file, blank + function), []).append(line)
+    known = [shown(f"{file}:{listed(lines)}{function}", LINE_WIDTH) for (file, function), lines in found.items()]
     return [f"in {listed(known)}"] if known else []
 
 
@@ -242,6 +258,15 @@ def _alternatives(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     return [f"or, for mostly the same time, {listed(each)}"] if each else []
 
 
+def _alternatives_by_number(finding: Finding, diagnosis: Diagnosis) -> list[str]:
+    """The same for a numbered list: `or, for mostly the same time, 3`."""
+    numbered = [(str(number), one) for number, one in enumerate(diagnosis.findings, 1)]
+    if finding.overlaps is not None:
+        return [f"takes off mostly the same time as {n}" for n, one in numbered if one.title == finding.overlaps]
+    others = [number for number, one in numbered if one.overlaps == finding.title]
+    return [f"or, for mostly the same time, {listed(others)}"] if others else []
+
+
 def considered(diagnosis: Diagnosis) -> list[Text | Table]:
     """Usual fixes that are ruled out, each with its reason; fixes that failed when tried are listed with the fixes."""
     return [
@@ -259,8 +284,9 @@ def numbers(diagnosis: Diagnosis, both: Combined) -> str:
 
 
 def _together(diagnosis: Diagnosis, both: Combined, brevity: Brevity) -> str:
-    """`2 + 1`; `all 3` or `3 of these 4` if not all numbers are shown."""
-    if brevity.titles or len(diagnosis.findings) <= brevity.fixes:
+    """`1 + 2`; `all 3` or `3 of these 4` if not all of them are shown."""
+    titles = [f.title for f in diagnosis.findings[: max(brevity.fixes, brevity.listed)]]
+    if set(both.titles) <= set(titles):
         return numbers(diagnosis, both)
     all_of, some = len(diagnosis.findings), len(both.titles)
     if some < all_of:

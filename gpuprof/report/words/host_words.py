@@ -105,9 +105,9 @@ def _short(place: str) -> str:
 
 
 def gain(one: HostFunction, now_ns: float | None) -> str:
-    """`→ 63 ms if free`, or that the gain is not known."""
+    """`→ 63 ms if free`, or that nothing is predicted."""
     if one.step_ns is None or not now_ns:
-        return "gain not known"
+        return "no prediction"
     if now_ns - one.step_ns.expected < 0.005 * now_ns:
         return "hidden: gains nothing"
     return f"→ {duration(one.step_ns.expected)} if free"

@@ -196,6 +196,8 @@ def next_step(diagnosis: Diagnosis) -> str:
         return f"let the training run longer, or record sooner: {how_to_record_sooner(diagnosis.run)}"
     if diagnosis.quality.status == "unusable":
         return "record again as described above"
+    if not diagnosis.findings and diagnosis.iteration is not None and diagnosis.iteration.changes:
+        return f"gpuprof explain {diagnosis.iteration.changes[0].id}"
     if steps is None or steps.source == "none":
         return f"add --step REGEX with the name of the range or op that is {unit.a}"
     if diagnosis.findings:
@@ -215,7 +217,7 @@ def more(diagnosis: Diagnosis) -> str:
     """Where the rest of the diagnosis is; empty if there is none."""
     if diagnosis.quality.status == "unusable" or lacks_trace(diagnosis) or ran_on_cpu(diagnosis):
         return "" if diagnosis.cpu_step is None else "-v shows the run and its functions; gpuprof report draws them"
-    return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
+    return "-v shows waits, kernels and phases; gpuprof report draws them"
 
 
 def after_recording(diagnosis: Diagnosis) -> str:

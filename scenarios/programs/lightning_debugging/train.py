@@ -47,7 +47,7 @@ class Classifier(lightning.LightningModule):
             self.log_dict(grad_norm(self.model, norm_type=2))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=3e-4, fused=self.fused)
+        return torch.optim.AdamW(self.parameters(), lr=3e-4, fused=False)
 
 
 class Clock(lightning.Callback):

@@ -144,7 +144,12 @@ function placeOf(line: Line): string {
 /** A name as two parts, of which the first is cut where there is no room: kernels differ at their ends. */
 function ends(name: string): HTMLElement[] {
   const at = Math.max(0, name.length - KEPT);
-  return [h("span", { class: "kernels-begin" }, name.slice(0, at)), h("span", {}, name.slice(at))];
+  return [h("span", { class: "kernels-begin" }, ...breakable(name.slice(0, at))), h("span", {}, ...breakable(name.slice(at)))];
+}
+
+/** A name that breaks between its words, where lines may break. */
+function breakable(name: string): (string | HTMLElement)[] {
+  return name.split(/(?<=[_<,:.])/).flatMap((word, i) => (i === 0 ? [word] : [h("wbr", {}), word]));
 }
 
 function efficiencyCell(line: Line, text: string): HTMLElement {

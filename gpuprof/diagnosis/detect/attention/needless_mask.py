@@ -1,7 +1,12 @@
-"""Attention masks that hide nothing: a tensor over all pairs of tokens, where the batches show no padding."""
+"""Attention masks that hide nothing, or later positions alone.
+
+A tensor over all pairs of tokens, where the batches show no padding, or that is the same for all samples and heads, so
+that it cannot be of padding or documents.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -37,6 +42,17 @@ class NeedlessMask(NamedTuple):
     """Probability that the mask hides nothing, apart from later positions."""
 
 
+def find_shared_mask(case: Analysis) -> NeedlessMask | None:
+    """A mask that is the same for all samples and heads, as one that hides later positions is; None where there is
+    none."""
+    kernels = masked_kernels(case)
+    tokens = _masked_tokens(case, _is_shared) if kernels.any() else None
+    if tokens is None:
+        return None
+    why = "it is the same for all samples and heads, as one is that hides later positions"
+    return NeedlessMask(kernels, tokens, why, calibrated.CAUSAL_MASK_ODDS.value)
+
+
 def find_needless_mask(case: Analysis) -> NeedlessMask | None:
     """The mask; None where there is none, where it may differ by head or was made by transformers, which leaves out
     masks of ones itself, or where the batches have padding, documents or rows of several lengths."""
@@ -44,7 +60,7 @@ def find_needless_mask(case: Analysis) -> NeedlessMask | None:
     if run is None or _of_transformers(case) or not case.trains_on_tokens:
         return None
     kernels = masked_kernels(case)
-    tokens = _masked_tokens(case) if kernels.any() else None
+    tokens = _masked_tokens(case, _is_of_all_heads) if kernels.any() else None
     if tokens is None:
         return None
     real, useful = run.work.real_share, useful_share(case)
@@ -65,18 +81,30 @@ def _of_transformers(case: Analysis) -> bool:
     return named or case.stack.builds_on("transformers")
 
 
-def _masked_tokens(case: Analysis) -> int | None:
-    """Tokens of a row where every call that has a mask has one over pairs of the same tokens, common to all heads."""
+Shape = tuple[int, ...]
+
+
+def _masked_tokens(case: Analysis, fits: Callable[[Shape, Shape], bool]) -> int | None:
+    """Tokens of a row where every call that has a mask has one over pairs of the same tokens, and of a shape that fits
+    that of the queries."""
     ops, found = case.trace.ops, set[int]()
     for text in np.unique(ops.dims[case.ops_named(CALL.__eq__)]).tolist():
         shapes = shapes_in(case, text)
         mask, query = (shapes[at] if at < len(shapes) else None for at in (MASK, 0))
         if not mask:
             continue
-        if not query or len(mask) != 4 or mask[1] != 1 or mask[0] not in (1, query[0]) or mask[2] != mask[3]:
+        if not query or len(query) != 4 or len(mask) < 2 or mask[-2] != mask[-1] or not fits(mask, query):
             return None
-        found.add(mask[3])
+        found.add(mask[-1])
     return found.pop() if len(found) == 1 and min(found) >= LEAST_TOKENS else None
+
+
+def _is_of_all_heads(mask: Shape, query: Shape) -> bool:
+    return len(mask) == 4 and mask[1] == 1 and mask[0] == query[0]
+
+
+def _is_shared(mask: Shape, query: Shape) -> bool:
+    return all(side == 1 for side in mask[:-2]) and query[0] > 1
 
 
 def _equal_batches(case: Analysis) -> bool:

@@ -73,6 +73,13 @@ def scaled_batch(case: Analysis, factor: float, level: int = 1, longer: float = 
     return another_batch(case.graph, growth, factor * longer, factor, of_a_round=calibrated.ROUND.rising[level])
 
 
+def passes_at_once(case: Analysis, passes: float, level: int) -> F64:
+    """Growth of each node of the graph if it does the work of several passes at once; 1 for CPU work. level: 0 at best,
+    1 as expected, 2 at worst."""
+    growth = _growth(case, passes, 1.0) ** calibrated.GROWS.rising[level]
+    return np.append(growth, 1.0)[case.graph.gpu_row]
+
+
 def _growth(case: Analysis, factor: float, longer: float) -> F64:
     """`event_growth` for a factor; computed once."""
     name = f"growth {factor} {longer}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.replay.graph import launcher_of
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.tracefile.trace import I64
@@ -15,14 +16,25 @@ if TYPE_CHECKING:
 
 
 def micro_batches(case: Analysis) -> int | None:
-    """Backward passes per optimizer step; None if recorded steps differ, or if there are none."""
+    """Backward passes per optimizer step; None if recorded steps differ, if there are none, or if weights are updated
+    between two passes of a step (a generator and a discriminator): these are not of one gradient."""
     backward, steps = _passes(case), case.timeline.steps
     step = np.searchsorted(steps.start_ns, backward.end, side="left") - 1
     inside = (step >= 0) & (backward.end <= steps.end_ns[np.maximum(step, 0)])
+    if _updated_between(case, backward.end[inside], step[inside]):
+        return None
     counts = np.bincount(step[inside], minlength=len(steps.start_ns))
     if not len(counts) or counts.min() != counts.max() or not counts.min():
         return None
     return int(counts[0])
+
+
+def _updated_between(case: Analysis, ends: I64, step: I64) -> bool:
+    """Whether an optimizer steps between two backward passes of one step. ends: of the passes; step: of each."""
+    ops = case.trace.ops
+    updates = np.sort(ops.start_ns[case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))])
+    before = np.searchsorted(updates, ends)
+    return bool(((np.diff(before) > 0) & (np.diff(step) == 0)).any())
 
 
 def _passes(case: Analysis) -> Intervals:

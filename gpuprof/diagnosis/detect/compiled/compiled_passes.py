@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,9 +35,13 @@ MOST_BREAKS: Assumed[Entries] = 4
 """Most waits for a value in one forward and backward pass; more would split the graph too often. A model's own checks
 of its inputs are one or two, a loop over experts or a hook per layer causes many."""
 ACROSS_ROWS = re.compile(
-    r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_(layer|group)_norm_backward|_fused_rms_norm_backward)$"
+    r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_group_norm|native_(layer|group)_norm_backward"
+    r"|_fused_rms_norm_backward)$"
 )
-"""Ops that reduce across rows: means of a batch norm, gradients of a norm's weights."""
+"""Ops that reduce across rows, or over rows too long to stay in a processor: means of a batch or group norm, gradients
+of a norm's weights."""
+USED_AT_ONCE = re.compile(r"^aten::((cudnn|native|miopen)_batch_norm|native_group_norm)(_backward)?$")
+"""Those of them whose results the same chain uses: it reads its data again then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,13 @@ class Passes:
     """Per chain the CPU node that launches it."""
     across_rows: I64
     """Per chain its number of reductions across rows; each takes several kernels, whatever it is fused with."""
+    read_again: I64
+    """Per chain the number of them whose result the chain itself uses."""
+    apart: I64
+    """Per chain its number of tensors of other sizes, such as weights that are cast: no kernel of the chain takes
+    them, too."""
+    apart_ns: F64
+    """Per chain the time of their kernels, each the longest of its size."""
     first: I64
     """First CPU node of each pass."""
     launch_ns: float
@@ -152,6 +164,7 @@ def whole_passes(case: Analysis) -> Passes | None:
     gone[launcher] = False
     fused = group >= 0
     fused[speaker] = False
+    apart, apart_ns = _apart(case, group, len(speaker))
     return Passes(
         host=host,
         kept=kept,
@@ -161,7 +174,10 @@ def whole_passes(case: Analysis) -> Passes | None:
         attention=_unmasked_attention(case) & within & (group < 0),
         speaker=speaker,
         launcher=launcher,
-        across_rows=_across_rows(case, group, len(speaker)),
+        across_rows=_reductions(case, group, len(speaker), case.ops_named(ACROSS_ROWS.search) | _sums(case)),
+        read_again=_reductions(case, group, len(speaker), case.ops_named(USED_AT_ONCE.search)),
+        apart=apart,
+        apart_ns=apart_ns,
         first=starts,
         launch_ns=float(np.median(each)),
         without_all=Removing(gone | fused),
@@ -179,19 +195,57 @@ def _by_library(case: Analysis) -> Mask:
     return case.graph.on_gpu & np.append(calls[op], False)[row]
 
 
-def _across_rows(case: Analysis, group: I64, chains: int) -> I64:
-    """Per chain its number of reductions across rows: those of norms, and in the backward pass sums, which are
-    gradients of biases."""
+def _sums(case: Analysis) -> Mask:
+    """Sums of the backward pass, which are gradients of biases."""
+    backward = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
+    return case.ops_named(lambda name: name == "aten::sum") & case.ops_within(backward)
+
+
+def _reductions(case: Analysis, group: I64, chains: int, reducing: Mask) -> I64:
+    """Per chain its number of these ops."""
     graph = case.graph
-    sums = case.ops_named(lambda name: name == "aten::sum") & case.ops_within(
-        case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
-    )
-    reducing = case.ops_named(ACROSS_ROWS.search) | sums
     named = np.append(case.ops_within(reducing), False)
     rows = np.flatnonzero((group >= 0) & named[graph.scope])
     op = climb(graph.scope[rows], case.timeline.nesting.parent, reducing)
     pairs = np.unique(np.stack([group[rows], op]), axis=1)
     return np.bincount(pairs[0], minlength=chains)
+
+
+def _apart(case: Analysis, group: I64, chains: int) -> tuple[I64, F64]:
+    """Per chain the sizes of its tensors that do not divide the largest one, and the time of the longest kernel of each
+    of these sizes: one loop over the largest tensor cannot hold them. A size that divides it is of rows, of columns or
+    of a part."""
+    graph = case.graph
+    rows = np.flatnonzero(group >= 0)
+    size = _elements(case, case.timeline.links.op[graph.gpu_row[rows]])
+    largest = np.zeros(chains, np.int64)
+    np.maximum.at(largest, group[rows], size)
+    other = (size > 1) & (largest[group[rows]] % np.maximum(size, 1) != 0)
+    pairs, which = np.unique(np.stack([group[rows[other]], size[other]]), axis=1, return_inverse=True)
+    took = np.zeros(pairs.shape[1])
+    np.maximum.at(took, which.ravel(), graph.duration_ns[rows[other]])
+    ns: F64 = np.bincount(pairs[0], weights=took, minlength=chains).astype(np.float64)
+    return np.bincount(pairs[0], minlength=chains), ns
+
+
+def _elements(case: Analysis, op: I64) -> I64:
+    """Elements of the largest tensor that each op is given, or that an op around it is; 0 if no shapes are known."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    known: dict[int, int] = {}
+
+    def of(row: int) -> int:
+        while row >= 0:
+            text = int(ops.dims[row])
+            if text not in known:
+                shapes = [] if text == NO_TEXT else shapes_in(case, text)
+                known[text] = max((math.prod(one) for one in shapes if one is not None), default=0)
+            if known[text]:
+                return known[text]
+            row = int(parent[row])
+        return 0
+
+    different, which = np.unique(op, return_inverse=True)
+    return np.array([of(row) for row in different.tolist()], np.int64)[which]
 
 
 def _compiled_nodes(case: Analysis) -> Mask:
@@ -226,8 +280,9 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         graph = (found.without_fused if way else found.without_all)(graph)
         duration = graph.duration_ns.copy()
         duration[found.kept] *= calibrated.HOST.rising[way] * launched
-        duration[found.speaker] = longest * calibrated.FUSED.rising[way]
-        launches = calibrated.LEFT.value + calibrated.ACROSS.rising[way] * found.across_rows
+        again = 1.0 + calibrated.AGAIN.rising[way] * found.read_again
+        duration[found.speaker] = longest * calibrated.FUSED.rising[way] * again + found.apart_ns
+        launches = calibrated.LEFT.value + calibrated.ACROSS.rising[way] * found.across_rows + found.apart
         duration[found.launcher] = found.launch_ns * calibrated.HOST.rising[way] * launches * launched
         duration[found.rest] *= calibrated.REST.rising[way]
         duration[found.attention] *= calibrated.ATTENTION.rising[way] / calibrated.REST.rising[way]

@@ -4,17 +4,22 @@ A stack of layers repeats ops as well, but each layer is a different module. A r
 frame (an LSTM), or is a function of one module that goes from chunk to chunk (a gated delta rule, a state space model).
 So ranges of modules must have been recorded: without them the two look the same. A decoder may also call a whole layer
 (`torch.nn.LSTM`) for one step at a time, and append each step's result to a tensor that grows.
+
+Branches repeat as well: heads of an attention, members of an ensemble, or a head that judges one state after another.
+They end in a loss, or in a multiplication whose result has another width than what the next one begins with, so that
+none computes with the result of the one before. Nor does the lookup in one table after another.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
-from gpuprof.diagnosis.detect.loops.small_op_loops import MOST_PERIOD, SmallLoops, repeated
-from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.diagnosis.detect.loops.small_op_loops import MOST_PERIOD, VIEWS, SmallLoops, repeated
+from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD
@@ -43,6 +48,18 @@ LAYERS = frozenset(
 GROWS = "aten::cat"
 """Op whose sizes may differ from round to round: it puts the result of a round behind those before it."""
 MODULE = "nn.Module: "
+FEWEST_BRANCHES: Assumed[Rounds] = 4
+FEWEST_BRANCH_OPS: Assumed[Ops] = 20
+"""Fewest ops of branches, over all of them."""
+GATES = frozenset({"aten::tanh", "aten::tanh_", "aten::sigmoid", "aten::sigmoid_", *CELLS, *RECURRENT_LAYERS})
+"""Ops of recurrent cells, whose next round reads a state that no multiplication ends in."""
+LOOKUPS = frozenset({"aten::embedding", "aten::embedding_bag"})
+"""Ops that read rows of a table by indices, which no lookup returns."""
+LOSSES = frozenset(
+    f"aten::{name}" for name in ("cross_entropy_loss", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div",
+                                 "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss")
+)  # fmt: skip
+_NUMBER = re.compile(r"_\d+$")
 
 
 def find_recurrent_loops(case: Analysis) -> SmallLoops | None:
@@ -52,26 +69,44 @@ def find_recurrent_loops(case: Analysis) -> SmallLoops | None:
     return case.memo["recurrent_loops"]
 
 
+def find_branches(case: Analysis) -> SmallLoops | None:
+    """Branches of the window: rounds of one module, or of several of one class, of which none multiplies what another
+    one returned. None if there are none. Computed once per case."""
+    if "branches" not in case.memo:
+        case.memo["branches"] = _found(case, branches=True)
+    return case.memo["branches"]
+
+
 def _find(case: Analysis) -> SmallLoops | None:
+    return _found(case, branches=False)
+
+
+def _found(case: Analysis, branches: bool) -> SmallLoops | None:
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     module = case.ops_named(lambda name: name.startswith(MODULE)) & (ops.kind == ANNOTATION)
     rows = outermost_forward(case)
-    if len(rows) < FEWEST_OPS or not module.any():
+    if len(rows) < (FEWEST_BRANCH_OPS if branches else FEWEST_OPS) or not module.any():
         return None
     inner = climb(parent[rows], parent, module)
-    # Ops are equal if name, shapes and calling module (`LSTMCell_0`, in any call) are equal.
-    sizes = np.where(case.ops_named(GROWS.__eq__)[rows], -1, ops.dims[rows])
-    keys = np.stack([ops.name[rows], sizes, np.append(ops.name, -1)[inner]]).astype(np.int64)
+    # Ops are equal if name, shapes and calling module (`LSTMCell_0`, in any call) are equal; of branches its class.
+    modules = np.append(_classes(case)[ops.name] if branches else ops.name, -1)[inner]
+    any_size = case.ops_named(lambda name: name == GROWS or (branches and name in LOOKUPS))
+    sizes = np.where(any_size[rows], -1, ops.dims[rows])
+    keys = np.stack([ops.name[rows], sizes, modules]).astype(np.int64)
     token = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
     # Micro-batches also repeat ops with the same modules, but with a backward pass in between.
     backward = np.sort(ops.start_ns[(ops.kind == OP) & (case.timeline.host.op == BACKWARD)])
     passed = np.searchsorted(backward, ops.start_ns[rows])
     changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(passed, prepend=-1) != 0)
     free = np.zeros(len(rows), bool)
-    first, period, rounds = repeated(token, np.cumsum(changes), free, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
-    multiplies = np.append(0, np.cumsum(case.ops_named(MULTIPLIES.__contains__)[rows]))
+    fewest = (FEWEST_BRANCHES, FEWEST_BRANCH_OPS) if branches else (FEWEST_ROUNDS, FEWEST_OPS)
+    first, period, rounds = repeated(token, np.cumsum(changes), free, MOST_PERIOD, *fewest)
+    works = MULTIPLIES | LOOKUPS if branches else MULTIPLIES
+    multiplies = np.append(0, np.cumsum(case.ops_named(works.__contains__)[rows]))
     of_layers = np.append(0, np.cumsum(case.ops_named(LAYERS.__contains__)[rows]))
     keep = (multiplies[first + period] > multiplies[first]) & (of_layers[first + period] == of_layers[first])
+    pairs = zip(first.tolist(), period.tolist(), strict=True)
+    keep &= np.array([_apart(case, rows[at : at + ops_of]) == branches for at, ops_of in pairs], bool)
     first, period, rounds = first[keep], period[keep], rounds[keep]
     if not len(first):
         return None
@@ -82,6 +117,48 @@ def _find(case: Analysis) -> SmallLoops | None:
         Stretches(thread, start, end), rounds, Stretches(thread, ops.start_ns[rows[begin]], end),
         backward_of(case, Stretches(thread, start, end)),
     )  # fmt: skip
+
+
+def _classes(case: Analysis) -> I64:
+    """Per text of the trace a number that is the same for all modules of a class."""
+    stems = {text: _NUMBER.sub("", text) if text.startswith(MODULE) else text for text in case.trace.strings}
+    numbers = {stem: at for at, stem in enumerate(dict.fromkeys(stems.values()))}
+    return np.array([numbers[stems[text]] for text in case.trace.strings], np.int64)
+
+
+def _apart(case: Analysis, rows: I64) -> bool:
+    """Whether a round of these ops cannot compute with the result of the one before: it only looks up rows of a table,
+    or ends in a loss, or its last op that is no view multiplies, and returns rows of another width than its first
+    multiplication takes."""
+    names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
+    if GATES & set(names):
+        return False
+    computing = [at for at, name in enumerate(names) if name not in VIEWS and not _of_values(case, int(rows[at]))]
+    if not computing:
+        return False
+    if {names[at] for at in computing} <= LOOKUPS or names[computing[-1]] in LOSSES:
+        return True
+    first = next((widths for at in computing if (widths := _widths(case, names[at], int(rows[at])))), None)
+    last = _widths(case, names[computing[-1]], int(rows[computing[-1]]))
+    return first is not None and last is not None and first[0] != last[1]
+
+
+def _of_values(case: Analysis, row: int) -> bool:
+    """Whether an op computes with single values only, such as the sum of losses."""
+    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
+    return bool(shapes) and not any(shapes)
+
+
+def _widths(case: Analysis, name: str, row: int) -> tuple[int, int] | None:
+    """Width of the rows that a multiplication takes, and of those that it returns; None for other ops."""
+    if name not in PRODUCTS:
+        return None
+    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
+    if name in ("aten::addmm", "aten::baddbmm"):
+        shapes = shapes[1:]
+    if len(shapes) < 2 or not shapes[0] or not shapes[1] or len(shapes[1]) < 2:
+        return None
+    return shapes[0][-1], shapes[1][0 if name == "aten::linear" else -1]
 
 
 def growing(case: Analysis, loops: SmallLoops) -> Mask:

@@ -1,0 +1,161 @@
+"""A model that is called several times before one backward pass, each time on other inputs.
+
+Such passes are found in the ops alone: each begins with reading what only a batch has (indices that are embedded, or
+pictures of a few channels), so none computes with the result of the one before, and each has the same ops in the same
+order. A stack of layers repeats ops as well, but embeds once. Two models of the same structure (two towers) accumulate
+twice the gradients: each of their weights gets its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.recurrent_loops import CELLS, RECURRENT_LAYERS, outermost_forward
+from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
+from gpuprof.projection.changes.batch import ACCUMULATE
+from gpuprof.record.phase_names import REPEATED_RANGE
+from gpuprof.replay.stretches import Stretches
+from gpuprof.timeline.phases import BACKWARD
+from gpuprof.tracefile.trace import I64, OP
+from gpuprof.units import Assumed, Entries, Ops, Ratio, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+MOST_CHANNELS: Assumed[Entries] = 4
+"""Most channels of a picture: more are of a layer's output."""
+FEWEST_MATMULS: Assumed[Ops] = 4
+"""Fewest matrix multiplications and convolutions of a pass: fewer are a head or a single layer."""
+SAME_OPS: Assumed[Share] = 0.8
+"""Part of the ops from one beginning to the next that must be the same in all passes: the rest is Python of the loss,
+masks, and what is done with a result."""
+ONE_MODEL: Assumed[Ratio] = 1.5
+"""Most gradients that are accumulated for each weight of a pass: two models have 2."""
+EMBEDDING = "aten::embedding"
+CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
+WEIGHTS = {
+    "aten::linear": (1, 2), EMBEDDING: (0,), "aten::layer_norm": (2, 3), "aten::batch_norm": (1, 2),
+    "aten::rms_norm": (2,), "aten::group_norm": (2, 3), **dict.fromkeys(sorted(CONVOLUTIONS), (1, 2)),
+}  # fmt: skip
+"""Op → places of its weights among its arguments."""
+RECURRENT = frozenset(CELLS) | RECURRENT_LAYERS
+
+
+class SeparatePasses(NamedTuple):
+    """Passes as stretches of CPU time; columns by pass."""
+
+    stretches: Stretches
+    place: I64
+    """Of a pass among those before the same backward pass, from 0."""
+    passes: int
+    """Passes before each backward pass."""
+    backward: Stretches
+    alike: bool
+    """Whether all passes have inputs of the same shape."""
+
+
+def find_separate_passes(case: Analysis) -> SeparatePasses | None:
+    """Passes of the window; None where a model is called once, or where calls may need each other."""
+    if case.ops_named(lambda name: name.startswith(REPEATED_RANGE)).any():
+        return None  # the same inputs again: another finding
+    rows = outermost_forward(case)
+    if not len(rows):
+        return None
+    found = [_of_interval(case, part) for part in _intervals(case, rows)]
+    of_some = [one for one in found if one is not None]
+    counts = {len(one) for one in of_some}
+    if len(counts) != 1:
+        return None
+    pairs = [pair for one in of_some for pair in one]
+    count, first, last = counts.pop(), np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
+    ops = case.trace.ops
+    stretches = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    backward = backward_of(case, stretches)
+    if not (backward.thread >= 0).all() or not _of_one_model(case, rows, stretches, len(of_some)):
+        return None
+    alike = len(np.unique(ops.dims[first])) == 1
+    return SeparatePasses(stretches, np.tile(np.arange(count), len(of_some)), count, backward, alike)
+
+
+def _intervals(case: Analysis, rows: I64) -> Iterator[I64]:
+    """The forward ops before each backward pass, in order of time, on one thread."""
+    ops = case.trace.ops
+    rows = rows[ops.thread[rows] == case.timeline.main_thread]
+    backward = np.sort(ops.start_ns[(ops.kind == OP) & (case.timeline.host.op == BACKWARD)])
+    passed = np.searchsorted(backward, ops.start_ns[rows])
+    for part in np.split(rows, np.flatnonzero(np.diff(passed)) + 1):
+        if len(part):
+            yield part
+
+
+def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
+    """(first, last op) of each pass of an interval; None where there are not several of the same ops."""
+    ops, strings = case.trace.ops, case.trace.strings
+    begins = _begins(case, rows)
+    if len(begins) < 2:
+        return None
+    names = ops.name[rows].astype(np.int64)
+    least = int(np.diff(begins).min())
+    pieces = [names[at : at + least] for at in begins]
+    length = min(_same(pieces[0], piece) for piece in pieces[1:])
+    if length < SAME_OPS * least:
+        return None
+    first = rows[begins[0] : begins[0] + length].tolist()
+    kinds = [strings[int(ops.name[row])] for row in first]
+    if sum(kind in PRODUCTS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
+        return None
+    recorded = [int((ops.sequence[rows[at : at + length]] >= 0).sum()) for at in begins]
+    if min(recorded) < max(recorded) or not max(recorded):
+        return None  # one of them is without gradients: a teacher, a reference model
+    return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
+
+
+def _begins(case: Analysis, rows: I64) -> list[int]:
+    """Positions at which a model reads a batch: lookups in the largest table, or else convolutions of pictures."""
+    ops, strings = case.trace.ops, case.trace.strings
+    tables: dict[tuple[int, ...], list[int]] = {}
+    pictures: dict[tuple[int, ...], list[int]] = {}
+    for at, row in enumerate(rows.tolist()):
+        name = strings[int(ops.name[row])]
+        if name != EMBEDDING and name not in CONVOLUTIONS:
+            continue
+        shapes = shapes_in(case, int(ops.dims[row]))
+        weight = shapes[0 if name == EMBEDDING else 1] if len(shapes) > 1 else None
+        if not weight:
+            continue
+        if name == EMBEDDING:
+            tables.setdefault(weight, []).append(at)
+        elif len(weight) > 2 and weight[1] <= MOST_CHANNELS and (shapes[0] or ())[1:2] == weight[1:2]:
+            pictures.setdefault(weight, []).append(at)
+    return tables[max(tables, key=np.prod)] if tables else max(pictures.values(), key=len, default=[])
+
+
+def _same(one: I64, other: I64) -> int:
+    """Ops at the beginning that are the same in both."""
+    shorter = min(len(one), len(other))
+    differ = np.flatnonzero(one[:shorter] != other[:shorter])
+    return int(differ[0]) if len(differ) else shorter
+
+
+def _of_one_model(case: Analysis, rows: I64, stretches: Stretches, intervals: int) -> bool:
+    """Whether the passes share their weights, by the number of gradients that autograd accumulates."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    inside = (ops.start_ns >= low) & (ops.start_ns < high)
+    accumulated = int((case.ops_named(ACCUMULATE.__eq__) & inside).sum())
+    if not accumulated:
+        return False
+    start, end = int(stretches.start_ns[0]), int(stretches.end_ns[0])
+    mine = rows[(ops.start_ns[rows] >= start) & (ops.end_ns[rows] <= end)]
+    weights = sum(_weights(case, row) for row in mine.tolist())
+    return accumulated <= ONE_MODEL * weights * intervals
+
+
+def _weights(case: Analysis, row: int) -> int:
+    """Weights that an op is given."""
+    places: Sequence[int] = WEIGHTS.get(case.trace.strings[int(case.trace.ops.name[row])], ())
+    shapes = shapes_in(case, int(case.trace.ops.dims[row])) if places else []
+    return sum(bool(shapes[at]) for at in places if at < len(shapes))

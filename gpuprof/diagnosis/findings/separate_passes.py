@@ -1,0 +1,115 @@
+"""A model is called on one part of the batch after another, where one call takes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import loops as calibrated
+from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slower_host
+from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.passes import shorter_walk
+from gpuprof.diagnosis.result.fix import code
+from gpuprof.diagnosis.sentences import duration
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.stretches import nodes_in
+from gpuprof.replay.transform import removed, scaled
+from gpuprof.units import Assumed, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis, Change
+
+LEAST_PASSES_SHARE: Assumed[Share] = 0.05
+"""Share of the step's CPU or GPU time that all passes but the first take, at least."""
+
+PAGE = Page(
+    id="separate_passes",
+    applies=("training",),
+    title="A model runs once for each part of the batch",
+    means="""
+Two sentences of a pair, an anchor with a positive and a negative, several views of a picture, real and generated
+samples, or samples in a loop: the model is called for each by itself, and then one loss takes all results. Every call
+launches all kernels again, forward and backward, reads all weights again, and its kernels are smaller. The same
+samples in one batch need one call: `model(torch.cat((a, b))).chunk(2)`.
+""",
+    detected="""
+Before one backward pass the same ops run in the same order two times or more, each time from the lookup of tokens in
+the model's largest embedding, or from a convolution of a picture (at most 4 channels). So no pass computes with the
+result of another one. All of them record gradients, and the gradients that are accumulated are those of one model.
+Recurrent cells do not count, nor passes that the recorder saw repeat the same inputs (see `redundant_forward`).
+""",
+    gain="""
+The first pass's kernels take the work of all of them, growing as they do for a larger batch (see `larger_batch`); the
+CPU work and the kernels of the others are removed, forward and backward.
+""",
+    wrong="""
+Where one pass needs a choice that the result of another led to (a sampled token), they cannot be one: the probability
+is 80 %, or 65 % where inputs have different shapes and must be padded to one (assumed). Batch norms see the
+statistics of all samples together.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """One pass over all parts."""
+    found = find_separate_passes(case)
+    if found is None:
+        return
+    graph = case.graph
+    forward, backward = nodes_in(graph, found.stretches), nodes_in(graph, found.backward)
+    which = np.where(forward >= 0, forward, backward)
+    others = (which >= 0) & (np.append(found.place, 0)[which] > 0)
+    busy = [float(graph.duration_ns[others & side & ~graph.waits].sum()) for side in (graph.on_gpu, ~graph.on_gpu)]
+    if case.per_step(max(busy)) < LEAST_PASSES_SHARE * case.step_ns:
+        return
+    text = (
+        f"the model runs {found.passes} times before each backward pass, on inputs of"
+        f" {'the same shape' if found.alike else 'different shapes'}: the passes after the first take"
+        f" {duration(case.per_step(busy[1]))} of CPU and {duration(case.per_step(busy[0]))} of GPU time {case.unit.a},"
+        " forward and backward"
+    )
+    odds = calibrated.AT_ONCE if found.alike else calibrated.AT_ONCE_PADDED
+    padded = "" if found.alike else ", padded to one length"
+    yield Proposal(
+        title="one pass over all inputs",
+        evidence=spans(case, text, others),
+        fix=code(f"results = model(torch.cat(inputs)).chunk({found.passes})")
+        + f"  # one call for all {found.passes} parts{padded}",
+        change=_at_once(case, found, others, 1),
+        best=_at_once(case, found, others, 0),
+        worst=slower_host(case, _at_once(case, found, others, 2)),
+        odds=odds.value,
+        needs="no pass needs what another one returned",
+    )
+
+
+def _at_once(case: Analysis, found: SeparatePasses, others: np.ndarray, level: int) -> Change:
+    """The step with one pass; level: 0 at best."""
+    graph = case.graph
+    left = np.where(found.place > 0, 0.0, 1.0)
+    forward, backward = nodes_in(graph, found.stretches), nodes_in(graph, found.backward)
+    first = ((forward >= 0) | (backward >= 0)) & ~others & graph.on_gpu
+    factor = np.where(first, passes_at_once(case, found.passes, level), shorter_walk(case, found.backward, left))
+
+    def change(graph: Graph) -> Graph:
+        return scaled(removed(graph, others), factor != 1.0, factor)
+
+    return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    ledger=LedgerItem(
+        "the model once more for each part of the batch", "one pass over all parts launches and reads weights once"
+    ),
+    same_ops=True,
+    synonyms=("siamese", "triplet", "concatenated_forward", "per_sample_forward", "one_call_for_all"),
+    titles=("one_pass_over_all_inputs",),
+)

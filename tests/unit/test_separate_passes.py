@@ -1,0 +1,73 @@
+"""A model that is called for each part of a batch; not two models, a teacher, or layers that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.case import case_of, only
+from helpers.cpu_recording import recorded
+from helpers.quick import few
+
+from gpuprof.diagnosis.findings import separate_passes
+
+WORDS, WIDTH, LAYERS = 64, 16, 3
+
+
+def encoder():
+    from torch import nn
+
+    layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())]
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, WIDTH))
+
+
+def step_of(results: Callable[..., object], two: bool = False) -> Callable[[int], object]:
+    """A step whose loss takes what `results` returns for models and batches of tokens."""
+    import torch
+
+    models = [encoder() for _ in range(1 + two)]
+    batches = [torch.randint(0, WORDS, (2, 8)) for _ in range(3)]
+
+    def step(_: int) -> None:
+        sum(one.mean() for one in results(*models, batches)).backward()
+
+    return step
+
+
+def teacher(model, batches):
+    import torch
+
+    with torch.no_grad():
+        wanted = model(batches[0])
+    return [(model(batches[1]) - wanted).square()]
+
+
+CASES = [
+    pytest.param(lambda model, batches: [model(one) for one in batches], False, 3, id="one after another"),
+    pytest.param(lambda model, batches: [model(batches[0]), model(batches[1][:, :5])], False, 2, id="two lengths"),
+    pytest.param(lambda model, batches: [model(batches[0])], False, None, id="one pass"),
+    pytest.param(lambda a, b, batches: [a(batches[0]), b(batches[1])], True, None, id="two towers"),
+    pytest.param(teacher, False, None, id="a teacher"),
+]
+
+
+@pytest.mark.parametrize(("results", "two", "count"), few(CASES, ["one after another", "two towers"]))
+def test_passes_over_other_inputs_can_be_one(tmp_path: Path, results, two: bool, count: int | None):
+    case = case_of(recorded(tmp_path / "trace.json", step_of(results, two)), as_recorded=True)
+    found = list(separate_passes.find(case))
+    assert len(found) == (count is not None)
+    if count:
+        fix = found[0]
+        assert f"runs {count} times before each backward pass" in fix.evidence[0].text
+        assert ("different shapes" in fix.evidence[0].text) == (count == 2)
+        gone = 1 - case.step_of(fix.change(case.graph)) / case.step_ns
+        assert 0.5 * (1 - 1 / count) < gone < 1 - 1 / count + 0.05
+
+
+def test_what_is_left_is_the_first_pass(tmp_path: Path):
+    step = step_of(lambda model, batches: [model(one) for one in batches])
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    after = only(separate_passes, case).change(case.graph)
+    left = (case.graph.on_gpu & (after.duration_ns > 0)).sum() / case.graph.on_gpu.sum()
+    assert left == pytest.approx(1 / 3, abs=0.02)
