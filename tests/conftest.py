@@ -112,10 +112,14 @@ def each_diagnosed_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _the_reader_is_compiled() -> None:
-    """Before any test: whichever command compiles it says so on stderr, which tests compare."""
+def _the_reader_is_compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Before any test: whichever command compiles it says so on stderr, which tests compare. In a fresh clone one
+    worker compiles it, and the others wait for what it keeps."""
+    from helpers.once import once
+
     from gpuprof.tracefile.kineto.stream import compile_reader
 
+    once(tmp_path_factory, "compiled", lambda _: compile_reader())
     compile_reader()
 
 
