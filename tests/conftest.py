@@ -19,7 +19,7 @@ from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch in every worker would wait for each other, spinning
 os.environ.setdefault("GPUPROF_SANDBOX", "hooks")  # forks of helpers.warm_torch's server are in no sandbox
-settings.register_profile("suite", max_examples=50, deadline=None)  # the machine decides how long an example takes
+settings.register_profile("suite", max_examples=25, deadline=None)  # the machine decides how long an example takes
 settings.load_profile("suite")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
