@@ -7,7 +7,8 @@ A pair is a program and one change of it whose gain was measured, turn by turn i
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
 Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of workers
 other than the measured one is the same advice. The gain's interval is that of the measured batch. Fixes that were
-measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these.
+measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these. Another form of a
+finding's fix (`form`: a part of it, or more than it) is shown where the fix is; its gain is not compared.
 
 - Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three (fixes that take
   off mostly the same time are one entry), and with the measured gain in the predicted 80 % interval. Those stand out
@@ -36,6 +37,10 @@ for a second epoch; rare_steps, which looks at all unprofiled steps; worker_rest
 masks that hide nothing; kernels of library calls in compile (unet_first). Rules that no measured program has tested,
 with assumed numbers: slow_python, debug_switches, odd_sizes, expanded_product, idle_gradients, rebuilt_constants,
 cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait for the CPU.
+
+Named as a finding's once it was known that they gain: evaluation in larger batches (frequent_eval), which rare_steps
+proposes where training itself has room; a head on all states at once (spectral_heads), which recurrent_loop proposes
+as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort.
 
 Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
@@ -118,6 +123,8 @@ class Timed:
     gain: Gain
     also: tuple[str, ...] = ()
     """Findings whose fixes were made at the same time: all of them have to be shown."""
+    form: str = ""
+    """`part` or `more` for another form of the finding's fix, whose gain is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,7 @@ def of_scenario(one: Scenario) -> Program | None:
         return [process["free_ms"] for process in truth["processes"] if process["fix"] == fix]
 
     timed = [
-        Timed(fix.name, fix.finding, fix.title, fix.work, gain_of(steps(""), after, fix.work), fix.also)
+        Timed(fix.name, fix.finding, fix.title, fix.work, gain_of(steps(""), after, fix.work), fix.also, fix.form)
         for fix in one.fixes
         if (after := steps(fix.name))
     ]
@@ -257,7 +264,8 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
         best = min(mine, key=lambda one: abs(one.work - change.work))
         first = min(_rank(shown, one) for one in mine)
         where: Where = "fixes" if best in found.findings else "worth_trying"
-        timed = best if _gain(best, change) is not None else other_batch(found, change) or best
+        other = None if change.form else other_batch(found, change)
+        timed = best if _gain(best, change) is not None else other or best
         return Pair(*head, where, first, _gain(timed, change), best.probability)
     other = next((one for one in found.considered if _is(change, one)), None)
     if other is None:
@@ -312,6 +320,8 @@ def _proposed(one: Finding | Considered) -> set[str]:
 
 
 def _gain(one: Finding, change: Timed) -> tuple[float, float, float] | None:
+    if change.form:
+        return None
     if _is_piece(change, one) and _made(change) != _proposed(one):
         return None  # the fix leaves out what was measured, or makes more
     same = one.id == "rare_steps" or abs(one.work / change.work - 1) < SAME_WORK

@@ -27,6 +27,9 @@ class Fix:
     """Title of the proposal, where the finding proposes several things."""
     also: tuple[str, ...] = ()
     """Findings whose fixes it makes as well."""
+    form: str = ""
+    """Where it is another form of the finding's fix: `part` (less than that) or `more`. The gain of that fix is not
+    compared with its own."""
     arguments: dict[str, str | int | None] = field(default_factory=dict)
     """For a program that others wrote: arguments that replace its own; None removes one."""
     environment: dict[str, str] = field(default_factory=dict)

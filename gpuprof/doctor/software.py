@@ -55,8 +55,8 @@ def gpu(facts: Facts) -> Check:
         return Check("gpu", "ok", names)
     if not (facts.gpus or facts.gpu_files):
         return Check(
-            "gpu", "warning", "there is no GPU here: of a training on the CPU gpuprof trace times the steps and samples"
-            " the functions, and there are no kernels to diagnose",
+            "gpu", "warning", "there is no GPU here: gpuprof trace can time a training on the CPU and sample its"
+            " functions, but there are no kernels to diagnose",
             "to diagnose a GPU, record on the machine that has it; in a container start it with --gpus all",
         )  # fmt: skip
     if found.version is not None and not found.cuda and not found.hip:

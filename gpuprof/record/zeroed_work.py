@@ -96,20 +96,30 @@ def _multiplies_by_zero(node: Any) -> bool:
 
     if node.name() != "MulBackward0":
         return False
-    for name in ("_saved_other", "_saved_self"):
-        try:
-            value = getattr(node, name)
-            if (
-                isinstance(value, torch.Tensor)
-                and value.device.type == "cpu"
-                and value.dim() == 0
-                and value.dtype in (torch.float64, torch.int64)
-                and not value.requires_grad
-            ):
-                return float(value) == 0.0
-        except (RuntimeError, AttributeError):
-            continue
+    for name in ("_raw_saved_other", "_raw_saved_self"):
+        value = _kept(getattr(node, name, None))
+        if (
+            isinstance(value, torch.Tensor)
+            and value.device.type == "cpu"
+            and value.dim() == 0
+            and value.dtype in (torch.float64, torch.int64)
+            and not value.requires_grad
+        ):
+            return float(value) == 0.0
     return False
+
+
+def _kept(saved: Any) -> Any:
+    """The tensor that a node saved, if it was saved as it is; else None.
+
+    To ask for what went through a hook is to call its other half, which computes a checkpointed part again, and keeps
+    that, or copies the tensor back to the GPU. PyTorch gives Python numbers to no hook. A torch without
+    `SavedTensor.unpack_hook` does not say: None.
+    """
+    try:
+        return saved.data if saved.unpack_hook is None else None
+    except (AttributeError, RuntimeError):  # an older torch; nothing was saved, or it is freed
+        return None
 
 
 def _number(node: Any) -> int | None:

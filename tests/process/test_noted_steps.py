@@ -6,11 +6,11 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
+from helpers.installed import need
 from helpers.started import environment
 from helpers.warm_torch import warm_python
 
-pytest.importorskip("torch")
+need("torch")
 TRAINS = """
 import json, sys
 from pathlib import Path

@@ -217,6 +217,26 @@ def test_no_pinning_of_what_is_pinned_or_small(tmp_path, size, memory):
     assert not list(pageable_copies.find(_copies(tmp_path, size, memory)))
 
 
+@pytest.mark.parametrize(("copies", "size"), [(12, 512), (2, 512), (12, 4_000_000)], ids=["small", "few", "large"])
+def test_small_tensors_that_each_layer_copies(tmp_path, copies: int, size: int):
+    """Each copy stops the CPU; a batch has a few tensors, and large ones are another fix's."""
+
+    def within(program: Program, layer: int) -> None:
+        if layer < copies:
+            start = program.now
+            call = (start + 4 * US, start + 8 * US)
+            program.launch("Memcpy HtoD (Pageable -> Device)", call, 2 * US, cat="gpu_memcpy", bytes=size)
+            program.trace.call("cudaStreamSynchronize", call[1], max(call[1], program.idle_at) + 3 * US)
+            program.now = max(call[1], program.idle_at) + 5 * US
+            program.trace.op("aten::copy_", start + US, program.now - US)
+            program.trace.op("aten::to", start, program.now)
+
+    found = [one for one in pageable_copies.find(eager(tmp_path, within=within)) if one.key == "small"]
+    assert len(found) == (copies == 12 and size == 512)
+    if found:
+        assert "12 copies a step of at most 512 bytes" in found[0].evidence[0].text and found[0].odds < 0.9
+
+
 def _saves(tmp_path, steps: int, steps_with: set[int]) -> Analysis:
     count = iter(range(100))
 

@@ -138,7 +138,7 @@ def test_steps_that_paused_have_the_colour_of_pauses():
     pauses, variation = bars(drawn(found))[1:]
     assert (pauses["name"], pauses["x"], pauses["y"]) == ("pauses", [21], [101])
     assert variation["name"] == "variation" and len(variation["x"]) == 39
-    assert "Of their time: pauses 11 %" in drawn(found).layout.meta["note"]
+    assert "Of their time, beyond the usual step: pauses 11 %" in drawn(found).layout.meta["note"]
 
 
 def test_two_hundred_steps_are_a_small_figure():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from helpers.case import case_of, only
 from helpers.cpu_recording import KERNEL_US, recorded
 
@@ -106,3 +107,24 @@ def test_a_tower_that_counts_stays(tmp_path):
     case = with_tower(tmp_path / "trace.json", 0.5)
     assert find_zeroed(case) is None
     assert not list(redundant_forward.find(case))
+
+
+def test_nothing_that_went_through_a_hook_is_asked_for(parts):
+    """A checkpointed part would be computed again for each multiplication in it, and kept."""
+    model, tower, x = parts
+    calls: list[str] = []
+
+    def scaled(y: torch.Tensor) -> torch.Tensor:
+        calls.append("computed")
+        return model(y * model(y)) * 0.0
+
+    loss = torch.utils.checkpoint.checkpoint(scaled, x.requires_grad_(), use_reentrant=False).sum() + model(x).sum()
+    assert zeroed(loss.grad_fn), "the number zero itself is seen, also in a checkpointed part"
+    assert calls == ["computed"]
+    loss.backward()
+    assert calls == ["computed"] * 2
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: calls.append("unpacked") or t):
+        kept = (tower(x) * tower(x)).sum() + model(x).sum()
+    assert not zeroed(kept.grad_fn)
+    assert "unpacked" not in calls

@@ -10,7 +10,8 @@ import numpy as np
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import offload as offload_calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -18,11 +19,13 @@ from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
-from gpuprof.diagnosis.result.fix import call
+from gpuprof.diagnosis.result.fix import Code, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
-from gpuprof.replay.transform import without_waits
-from gpuprof.units import Assumed, Bytes
+from gpuprof.replay.transform import removed, without_waits
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.units import Assumed, Bytes, Launches
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 LEAST_BYTES: Assumed[Bytes] = 1 << 20
 """Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
 
+MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
+"""Largest copy that counts as small: of indices, a mask, a few numbers."""
+FEWEST_SMALL: Assumed[Launches] = 8
+"""Small copies of a pass from which on they are worth a look: a batch has a few tensors."""
+COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
 CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
 """A copy of more than this through the host's processor leaves little of what was in its caches."""
 MUCH_BYTES: Assumed[Bytes] = 1_000_000
@@ -48,21 +56,73 @@ the CPU meanwhile. From pinned memory the GPU fetches the data itself at the ful
 """,
     detected="""
 Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
-it is replayed with pinned ones.
+it is replayed with pinned ones. Small tensors: at least 8 such copies a pass of at most 64 KiB each, within forward or
+backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
 """,
     gain="""
 The call takes 4 to 30 µs and does not wait; the copy runs at the best rate of the link (measured, or from its
-specification; down to 0.7 of it).
+specification; down to 0.7 of it). Small tensors: their copies, with the ops around them and their waits, are gone; at
+worst only the waits are.
 """,
     wrong="""
 Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin reused buffers once. Data that
 the training process creates in each step gains only the faster transfer. Where the CPU computes what is copied (an
-offloaded optimizer, a loss), the fix is listed under *Worth trying* (probability 0.6, assumed).
+offloaded optimizer, a loss), the fix is listed under *Worth trying* (probability 0.6, assumed). Small tensors that
+differ in each step and are known to the CPU alone have to be copied: the probability is 0.75 (assumed); pin these, or
+copy them as one tensor.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
+    """Pinned memory and asynchronous copies; small tensors that are on the GPU already."""
+    yield from _pinned(case)
+    yield from _small(case)
+
+
+def _small(case: Analysis) -> Iterator[Proposal]:
+    """Small tensors made on the GPU, or once, instead of being copied to it again and again."""
+    trace, graph, links = case.trace, case.graph, case.timeline.links
+    rows = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
+    rows &= (trace.gpu.bytes >= 0) & (trace.gpu.bytes <= MOST_SMALL_BYTES) & (links.op >= 0)
+    copies = case.nodes_of_gpu(rows) & graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+    count = case.per_step(int(copies.sum()))
+    if count < FEWEST_SMALL * (micro_batches(case) or 1):
+        return
+    rows = np.zeros(len(rows), bool)
+    rows[graph.gpu_row[copies]] = True
+    around = case.outermost(case.ops_named(COPYING.__contains__))
+    begins = np.zeros(len(trace.ops), bool)
+    begins[around] = True
+    nesting = case.timeline.nesting.parent
+    whole = climb(links.op[rows].astype(np.int64), nesting, begins)
+    nodes = copies | case.nodes_within(case.ops_at(np.unique(whole[whole >= 0]).tolist()))
+    waits = np.zeros(len(graph), bool)
+    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waits = in_copies(case, waits & graph.waits, rows)
+    host = nodes & ~graph.on_gpu
+    took = duration(case.per_step(float(graph.duration_ns[host].sum())))
+    text = (
+        f"{count:,.0f} copies {case.unit.a} of at most {int(trace.gpu.bytes[rows].max()):,} bytes go to the GPU from"
+        f" pageable memory within its passes; each waits for the GPU: {took} of CPU time {case.unit.a}"
+    )
+    yield Proposal(
+        title="small tensors made on the GPU",
+        evidence=spans(case, text, nodes),
+        fix=code("torch.arange(n, device=x.device)")
+        + "  # made there, not .to(device) of one on the CPU\n"
+        + call("self.register_buffer", "mask", Code("mask"))
+        + "  # one that stays the same: copied once, with the model",
+        change=lambda graph: removed(without_waits(graph, waits), nodes),
+        worst=lambda graph: without_waits(graph, waits),
+        odds=calibrated.SMALL_ON_GPU.value,
+        needs="what is copied is the same in each step, or can be computed on the GPU",
+        claims=("offloaded_copies",),
+        key="small",
+    )
+
+
+def _pinned(case: Analysis) -> Iterator[Proposal]:
     """Pinned memory and asynchronous copies."""
     trace, graph = case.trace, case.graph
     pageable = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
@@ -171,6 +231,6 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     lowers=("blocking_copies", "slow_copies"),
-    synonyms=("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable"),
-    titles=("pinned_memory_asynchronous_copies",),
+    synonyms=("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable", "small_copies", "to_device"),
+    titles=("pinned_memory_asynchronous_copies", "small_tensors_made_on_the_gpu"),
 )

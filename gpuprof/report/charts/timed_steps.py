@@ -217,7 +217,7 @@ def _note(timed: TimedSteps, names: dict[str, str], once: set[str], far: np.ndar
     large = sorted((key for key, ns in times.items() if ns >= _WORTH_SAYING * total), key=lambda key: key in once)
     said = [f"{'once ' if key in once else ''}{names[key]} {share(times[key], total)}" for key in large[:2]]
     found = (
-        f"Of their time: {', '.join(said)}."
+        f"Of their time, beyond the usual {unit}: {', '.join(said)}."
         if said
         else f"No measured cause makes {unit.a} noticeably longer than usual."
     )

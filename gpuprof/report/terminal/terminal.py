@@ -31,6 +31,8 @@ ROWS: Convention[Rows] = 5
 MOST_FIXES: Convention[Rows] = 5
 ANSWER_LINES: Convention[Lines] = 24
 """Lines of the answer, which fit on any terminal without scrolling. What matters least is left out."""
+MOST_LINES: Convention[Lines] = 40
+"""Lines of the answer and what follows it, if the list of what lies above the reach can be cut to that."""
 MOST_NOTES: Convention[Rows] = 5
 """Notes of the run that are shown."""
 _BOUND_STYLES = {
@@ -58,34 +60,48 @@ def render(
 
 
 def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Block]:
-    """Verdict, step and the fixes that fit ANSWER_LINES; without fixes, what the step depends on."""
-    answer, later = _in_brief(diagnosis, width, Brevity())
+    """Verdict, step and the fixes that fit ANSWER_LINES; without fixes, what the step depends on. Below that what lies
+    above the reach, the functions, and what to do next."""
+    answer, warnings = _in_brief(diagnosis, width, Brevity())
     for brevity in shorter_and_shorter():
         if _height(answer, width) <= ANSWER_LINES:
             break
-        answer, later = _in_brief(diagnosis, width, brevity)
+        answer, warnings = _in_brief(diagnosis, width, brevity)
     if _height(answer, width) > ANSWER_LINES:  # long code on a narrow screen: without the lines between the blocks
         answer = [[line for block in answer for line in block]]
-    advice = words.next_step(diagnosis) if next_step is None else next_step
-    more = words.more(diagnosis) if next_step is None else ""
     if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:
         answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
-    later = [
-        *later,
-        with_code(
-            "functions",
-            width,
-            lambda room: host_words.lines(diagnosis, room, host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]),
-        )
-        + section("workers", paragraph(host_words.workers(diagnosis))),
-    ]
+    above, below = [*answer, *warnings], [_named_functions(diagnosis, width), _closing(diagnosis, next_step)]
+    for most in range(above_words.MOST_SHOWN, 0, -1):
+        whole = [*above, _reach(diagnosis, width, most), *below]
+        if _height(whole, width) <= MOST_LINES:
+            return whole
+    return [*above, _reach(diagnosis, width, 1), *below]
+
+
+def _named_functions(diagnosis: Diagnosis, width: int) -> Block:
+    """The few Python functions that are worth a line, and what the DataLoader's workers do."""
+    named = host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]
+    functions = with_code("functions", width, lambda room: host_words.lines(diagnosis, room, named))
+    return functions + section("workers", paragraph(host_words.workers(diagnosis)))
+
+
+def _reach(diagnosis: Diagnosis, width: int, most: int) -> Block:
+    """What lies above the reach, in brief, and what was counted."""
+    above = with_code("reach", width, lambda _: _above(diagnosis, most, brief=True))
+    return above + section("ncu", _counted(diagnosis))
+
+
+def _closing(diagnosis: Diagnosis, next_step: str | None) -> Block:
+    """How sure the answer is, and what to type next."""
+    advice = words.next_step(diagnosis) if next_step is None else next_step
+    more = words.more(diagnosis) if next_step is None else ""
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
-    closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
-    return [*answer, *later, closing]
+    return closing + section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
 
 
 def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[Block], list[Block]]:
-    """The answer, and what also belongs to it but may come further down."""
+    """The answer, and warnings for which there was no room in it."""
     inner = width - GUTTER
     head, bad = _top(diagnosis, width, brevity)
     blocks = [
@@ -100,11 +116,9 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         if not differs_from_recording(diagnosis):  # else the bar says it, without the cost of recording
             blocks.append(section("GPU waits", causes(diagnosis, inner)))
     blocks.append(with_code("try", width, lambda room: fixes.worth_trying(diagnosis, room, brevity.tries)))
-    above = with_code("reach", width, lambda room: _above(diagnosis, brief=True))
-    above += section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
-        return [head, bad, *blocks[1:]], [above]
-    return blocks, [bad, above]
+        return [head, bad, *blocks[1:]], []
+    return blocks, [bad]
 
 
 def _height(blocks: Iterable[Block], width: int) -> int:

@@ -178,17 +178,15 @@ def energy(run: Run) -> str:
 
 
 def _baseline(diagnosis: Diagnosis, run: Run) -> str:
-    """`10 steps timed without the profiler: 81 ms (79–84 ms), remaining 3 h 10`."""
+    """`10 steps timed without the profiler: mostly 79–84 ms, remaining 3 h 10`: a range, since the headline states the
+    mean step."""
     baseline, parts = run.baseline, []
     if baseline.free_ns is not None:
-        text = f"{amount(baseline.free_steps, 'step')} timed without the profiler: {duration(baseline.free_ns)}"
-        if (
-            baseline.free_low_ns is not None
-            and baseline.free_high_ns is not None
-            and baseline.free_low_ns < baseline.free_high_ns
-        ):
-            text += f" ({duration_range(baseline.free_low_ns, baseline.free_high_ns)})"
-        parts.append(text)
+        low, high = baseline.free_low_ns, baseline.free_high_ns
+        took = duration(baseline.free_ns)
+        if low is not None and high is not None and low < high:
+            took = f"mostly {duration_range(low, high)}"
+        parts.append(f"{amount(baseline.free_steps, 'step')} timed without the profiler: {took}")
     if baseline.synchronised_ns is not None:
         text = f"{duration(baseline.synchronised_ns)} synchronised"
         steps = diagnosis.steps

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Elements, Place, Published, Times
 
@@ -57,6 +58,7 @@ class Rebuilt:
     """Those that add, scale and copy the whole result."""
 
 
+@remembered
 def rebuilt_weights(case: Analysis) -> Rebuilt | None:
     """The rebuilt weights; None if there are none. Needs shapes."""
     trace, host = case.trace, case.timeline.host.op
