@@ -8,11 +8,11 @@ import statistics
 import subprocess
 from pathlib import Path
 
-import pytest
+from helpers.installed import need
 from helpers.started import environment
 from helpers.warm_torch import warm_python
 
-pytest.importorskip("torch")
+need("torch")
 MOST_TIMED, MOST_AFTER = 98, 6
 """Python functions more a step, of gpuprof and of what it calls, with one or a few to spare."""
 LATE_STEPS = 30

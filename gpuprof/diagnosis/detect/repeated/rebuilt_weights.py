@@ -16,6 +16,7 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Elements, Place, Published, Times
 
@@ -55,6 +56,7 @@ class Rebuilt:
     """Those that add, scale and copy the whole result."""
 
 
+@remembered
 def rebuilt_weights(case: Analysis) -> Rebuilt | None:
     """The rebuilt weights; None if there are none. Needs shapes."""
     trace, host = case.trace, case.timeline.host.op
