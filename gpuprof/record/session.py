@@ -215,8 +215,14 @@ class Session(StepEvents):
             self.tape = tape
 
     def _tape_is_full(self) -> None:
-        self._count_by_clock()
+        tape, stretch = self.tape, self._free.stretch
+        assert tape is not None
+        self._left = tape.left
         self._follow_stage(0, 0)
+        tape.left = self._left
+        if self._left <= 0 and stretch is not None:
+            stretch.finish()  # before the steps are worked out: that is none of their time
+        self._count_by_clock()
         if self._left <= 0:
             self._next_stage()
         self._begin_step(0 if self._over else time.perf_counter_ns())
