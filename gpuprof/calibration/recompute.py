@@ -49,6 +49,6 @@ IDLE_PART = Number(
     "it would take: layers differ in time for each parameter.",
 )  # fmt: skip
 UNUSED_ODDS = Number(
-    0.85, 0.85, 0.85, "", "assumed",
-    "Probability that nobody reads gradients that no optimizer uses.",
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that a program does not read gradients itself that no optimizer uses.",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Backward passes that go on to gradients that nobody uses, with real autograd and optimizers on the CPU."""
+"""Backward passes that go on to gradients that are not used, with real autograd and optimizers on the CPU."""
 
 from __future__ import annotations
 

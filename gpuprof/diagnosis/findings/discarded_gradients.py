@@ -27,7 +27,7 @@ PAGE = Page(
     means="""
 A discriminator's loss on generated pictures goes back through the generator, whose gradients are cleared before its own
 step. A frozen part below the first trained layer has inputs with `requires_grad` (as `enable_input_require_grads()`
-does), and gradients go through it to an input that nobody updates. The loss needs nothing of that: `detach()` ends the
+does), and gradients go through it to an input that is not updated. The loss needs nothing of that: `detach()` ends the
 backward pass where the trained part begins, and what comes before it need not keep its activations.
 """,
     detected="""
@@ -35,7 +35,7 @@ The profiler records the shape of each gradient that a backward pass makes, whet
 and the shapes of the tensors in each optimizer's step. After the last gradient of a pass that an optimizer may use, at
 least 10 more nodes of autograd run, and the gradients made there are new again in the next pass, with no optimizer's
 step on tensors of their shapes in between. A gradient of the shape of looked up tokens is of an input. Where shapes do
-not tell (half of the discarded gradients have a shape that is updated), or the tensors of an optimizer's step do not
+not show it (half of the discarded gradients have a shape that is updated), or the tensors of an optimizer's step do not
 show (flattened, compiled, in kernels of its own, or a list of more than 30, whose shapes torch does not record),
 nothing is said of weights.
 """,
@@ -44,8 +44,8 @@ The end of the backward pass is removed; at worst 40 % of it stays (assumed, as 
 need not be kept are not counted.
 """,
     wrong="""
-Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as those that nobody
-reads: the probability is 0.85 (assumed).
+Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as unread
+ones: the probability is 0.85 (assumed).
 """,
 )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_LOOKUPS: Assumed[Entries] = 4
-"""Lookups with the same sizes in a step, from which on layers repeat one: as many as for other things made again."""
+"""Lookups with the same sizes in a forward pass from which on layers repeat one."""
 LEAST_EACH: Assumed[Ratio] = 64.0
 """Indices for each row of the table, at least: positions, not words."""
 LEAST_SHARE: Assumed[Share] = 0.03

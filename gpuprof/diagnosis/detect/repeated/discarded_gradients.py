@@ -31,7 +31,7 @@ _SUM = "torch::autograd::AccumulateGrad"
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """Ends of backward passes whose gradients nobody uses."""
+    """Ends of backward passes whose gradients are not used."""
 
     stretches: Stretches
     gradients: float
