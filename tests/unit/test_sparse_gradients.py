@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.case import only
-from helpers.program import FLOAT, MS, PLAIN, Program
+from helpers.program import FLOAT, MS, PLAIN, US, Program
 
 from gpuprof.diagnosis.findings import sparse_gradients
 
@@ -25,8 +25,10 @@ def step_with(path: Path, rows: int):
         program.op("aten::embedding_dense_backward", PLAIN, 1 * MS, dims, [FLOAT], **{"Concrete Inputs": concrete})
         program.op("aten::fill_", PLAIN, 2 * MS, [table, []], [FLOAT, "Scalar"])
         start = program.now
+        program.python(2 * US)
         lists = [table, [2 * rows, WIDTH // 2]]
         program.op("aten::_foreach_mul_", PLAIN, 4 * MS, [lists, []], ["TensorList", "Scalar"])
+        program.python(2 * US)
         program.trace.annotation("Optimizer.step#Adam.step", start, program.now)
 
     for _ in range(3):
