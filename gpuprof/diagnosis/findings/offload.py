@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import kernels
 from gpuprof.calibration import offload as calibrated
 from gpuprof.diagnosis.detect.cpu.around_copies import left_around
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -20,10 +21,11 @@ from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import GIB, duration
+from gpuprof.replay.cpu_compute import without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.phases import OPTIMIZER
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.tracefile.trace import ANNOTATION, F64, Mask
 from gpuprof.units import Assumed, Convention, Ratio
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ The copies are removed, with the waits for them and the CPU work in them and in 
 For an optimizer so are the long stretches of CPU time without a launch, and all of its own CPU time without one. Ops
 that compute on tensors in host memory are removed entirely; 15 % of the rest stays (0 to 40 %, assumed). A fused step
 on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
-step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another.
+step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another. From a
+loop over parameters, the Python and the small ops between them become what `optimizer` leaves of them on the GPU.
 Where hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it
 usually is where nothing is copied in between (at worst 40 % of it stays, assumed). Hooks run around modules that have
 nothing to copy, too: next to copies it becomes what it is before the same op far from them. Where hooks empty the
@@ -128,7 +131,7 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
         f"the optimizer goes over its states in host memory in {case.per_step(count):,.0f} ops, which take "
         f"{duration(case.per_step(took))}; a fused one reads and writes them once"
     )
-    best, usual, worst = (partial(scaled, nodes=computing, factor=left) for left in calibrated.FUSED_LEFT.rising)
+    best, usual, worst = (_fused_left(case, computing, way) for way in range(3))
     yield Proposal(
         title="a fused optimizer step on the CPU",
         evidence=spans(case, text, computing),
@@ -138,6 +141,19 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
         worst=worst,
         claims=("optimizer_step",),
     )
+
+
+def _fused_left(case: Analysis, computing: Mask, way: int) -> Change:
+    """The step with a fused kernel on the CPU. From a loop, what runs between the ops of each parameter goes as on the
+    GPU: Python, and ops that compute nothing large; lists have little of it."""
+    graph = case.graph
+    left = np.where(computing, calibrated.FUSED_LEFT.rising[way], 1.0)
+    if not case.ops_named(lambda name: name.startswith("aten::_foreach_")).any():
+        rest = (graph.phase == OPTIMIZER) & without_launches(graph) & ~computing & ~graph.waits
+        in_op = np.append(case.trace.ops.kind != ANNOTATION, False)[graph.scope]
+        left = np.where(rest & in_op, kernels.OPTIMIZER_LOOP_HOST.rising[way], left)
+        left = np.where(rest & ~in_op, kernels.OPTIMIZER_LOOP_PYTHON.rising[way], left)
+    return partial(scaled, nodes=left < 1.0, factor=left)
 
 
 def _unpaged(case: Analysis) -> Iterator[Proposal]:
