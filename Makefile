@@ -19,7 +19,7 @@ trainers: .venv/.installed-dev ## torch for CPUs and what people train with, for
 	@$(PIP) --extra-index-url https://download.pytorch.org/whl/cpu torch transformers peft accelerate trl datasets lightning sentence-transformers
 
 accuracy: .venv/.installed-dev ## the floors under the accuracy: replay, unprofiled step, verdicts, fixes, projection
-	@$(BIN)/python -m pytest --dist loadfile tests/accuracy $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/accuracy $(ARGS)
 
 lint: .venv/.installed-dev ## style, format and types
 	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/pyright --pythonpath $(BIN)/python

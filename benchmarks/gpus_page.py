@@ -39,7 +39,7 @@ OTHER = {
     "TRL SFT, small": "tests/data/runs/trl_sft",
     "Trainer LoRA, small": "tests/data/runs/trainer_lora",
 }
-"""Likewise, of something else: a large model that the GPU is the limit, and two small ones that the host does."""
+"""The same for other programs: a large model limited by the GPU, and two small ones limited by the CPU."""
 RUNS = OTHER | PLAIN
 FIRST = next(iter(RUNS))
 """The run that the large tables are ordered by."""

@@ -3,8 +3,8 @@
     python -m benchmarks.profiler_cost [--shared FOLDER]
 
 For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `RECORDED_EVENT_NS`,
-that gives the measured step (a range, as the truth is one), and what the model takes. Steps that the GPU is the limit
-say nothing of it.
+that gives the measured step (a range, as the truth is one), and what the model takes. Steps limited by
+the GPU say nothing about it.
 """
 
 from __future__ import annotations

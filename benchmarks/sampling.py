@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks.in_turns import interval
 
 PROGRAM = str(Path(__file__).with_name("sampled_loop.py"))
 MOST, STEPS = 0.02, 60
@@ -26,9 +27,7 @@ def quotient(sampled: list[float], bare: list[float]) -> tuple[float, float, flo
     """How much longer sampled stretches take, as a share: the median over rounds of two of each that follow one another
     (A B B A, so that a drift of the machine cancels), and its 10th and 90th percentile by bootstrap over the rounds."""
     ratios = [sum(sampled[i : i + 2]) / sum(bare[i : i + 2]) - 1 for i in range(0, len(bare) - 1, 2)]
-    chance = random.Random(0)
-    draws = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return statistics.median(ratios), draws[200], draws[1800]
+    return interval(ratios)
 
 
 def main() -> int:

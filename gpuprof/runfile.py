@@ -53,8 +53,8 @@ GPU-), steps_total (what the training said it would take)|null, intervals{save, 
 the next)}|null, and what could be found of model{}, optimizer{}, loader{}. program{trainer{class, module,
 bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer: names of all fields, values of a
 few harmless ones), autocast (bfloat16 …, off)|null, switches[str] (of torch that are on: anomaly, deterministic,
-cudnn_benchmark), flags[{names[], kind}] (that the program declared; never their
-values), warnings[{source, text, count}] (about slow paths; secrets masked), reference[{class, function, modules}]
+cudnn_benchmark, cudnn_deterministic), flags[{names[], kind}] (that the program declared; never their values),
+warnings[{source, text, count}] (about slow paths; secrets masked), reference[{class, function, modules}]
 (modules that compute with a function of which such a warning speaks)}|null. compiler (what torch.compile did){counters,
 functions[{id, function, file, line, resumed_at|null (line after whose graph break it goes on), versions, ops, guards,
 guard_us, compile_us, ended_unix_us, limit (of recompilations, reached), failed|null, recompiles[{guard, file, line,

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch in every worker would wait for each other, spinning
 os.environ.setdefault("GPUPROF_SANDBOX", "hooks")  # forks of helpers.warm_torch's server are in no sandbox
-settings.register_profile("suite", max_examples=50, deadline=None)  # the machine decides how long an example takes
+settings.register_profile("suite", max_examples=25, deadline=None)  # the machine decides how long an example takes
 settings.load_profile("suite")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -112,10 +112,14 @@ def each_diagnosed_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _the_reader_is_compiled() -> None:
-    """Before any test: whichever command compiles it says so on stderr, which tests compare."""
+def _the_reader_is_compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Before any test: whichever command compiles it says so on stderr, which tests compare. In a fresh clone one
+    worker compiles it, and the others wait for what it keeps."""
+    from helpers.once import once
+
     from gpuprof.tracefile.kineto.stream import compile_reader
 
+    once(tmp_path_factory, "compiled", lambda _: compile_reader())
     compile_reader()
 
 

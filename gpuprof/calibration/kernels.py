@@ -231,6 +231,11 @@ TUNED_CONVOLUTIONS = Number(
     "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "
     "to those that its heuristics choose.",
 )  # fmt: skip
+ANY_ALGORITHM_LEFT = Number(
+    0.75, 0.4, 0.98, "", "assumed",
+    "Time of convolutions without torch.backends.cudnn.deterministic, relative to the time with it: users report next "
+    "to nothing for plain ones, and 2 to 10 times for transposed, dilated and three-dimensional ones.",
+)  # fmt: skip
 FUSED_LAUNCHES_ODDS = Number(
     0.8, 0.5, 0.95, "", "assumed",
     "Probability that fused norms, gates and rotary embeddings gain what the replay says in a step that waits for the "

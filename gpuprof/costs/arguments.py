@@ -124,7 +124,12 @@ def parse(name: str, dims: str | None, types: str | None, strides: str | None, c
 def argument_shapes(text: str | None) -> list[tuple[int, ...] | None]:
     """Shapes of an op's arguments by position, from the recorded text; None for what is no tensor. Nothing where they
     were not recorded, or the text is damaged."""
-    return [tuple(shape) if _is_shape(shape) else None for shape in _list(text)]
+    return list(_shapes(text))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _shapes(text: str | None) -> tuple[tuple[int, ...] | None, ...]:
+    return tuple(tuple(shape) if _is_shape(shape) else None for shape in _list(text))
 
 
 def _list(text: str | None) -> list[Any]:

@@ -68,12 +68,14 @@ class Program:
 
 
 def switches_on() -> list[str]:
-    """The switches of torch that are on and change how fast a step is: anomaly, deterministic, cudnn_benchmark."""
+    """The switches of torch that are on and change how fast a step is: anomaly, deterministic, cudnn_benchmark,
+    cudnn_deterministic."""
     torch = sys.modules["torch"]
     on = {
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
     }
     return [name for name, is_on in on.items() if is_on]
 

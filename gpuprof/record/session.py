@@ -16,32 +16,23 @@ from typing import Any
 
 from ..runfile import NSYS, log, rank_file
 from . import compiler, forks
-from .attached import Attached
-from .environment import describe_process, place_among_ranks
-from .free_timing import FreeTiming
+from .environment import describe_process
 from .guard import guarded
 from .import_time import imported
-from .journal import Journal
-from .nodes import NodeExchange, exchange_of
+from .nodes import exchange_of
 from .observer import observer
 from .options import options_of, planned
 from .other_profilers import profiler_is_active
-from .phase_meter import PhaseMeter
-from .phase_names import DATA
-from .ranges import tool_is_listening
-from .samples import sampled
 from .sampling import NotSampled, Sampling
 from .schedule import plan
-from .session_windows import BASELINES, Windows
-from .settling import Settling, as_possible
-from .stall import StallWatch
-from .step_clock import OPTIMIZER, StepClock
-from .step_meter import Ended, StepMeter
+from .session_windows import BASELINES
+from .settling import as_possible
+from .step_clock import OPTIMIZER
+from .step_events import StepEvents
+from .step_meter import Ended
 from .tape import Tape
 from .tell import tell
 from .timing import devices_in_use, synchronise
-from .training import Training
-from .window import Window
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,53 +43,11 @@ THINNED_NS: Assumed[WholeNs] = 1_000_000_000
 """After the windows, steps.jsonl gets a line for one step in each interval of this length."""
 
 
-class Session:
+class Session(StepEvents):
     """The recording of one process.
 
     options: as `options_of` reads them. source: what says where steps end (recorder, trainer or optimizer).
     """
-
-    def __init__(self, folder: Path, options: dict[str, Any], source: str) -> None:
-        self.folder, self.options = folder, options
-        self._clock = StepClock(source, self._end_step, self._meet_optimizer)
-        self.rank, self.local_rank, self.world_size = place_among_ranks()
-        self.ended = False
-        self._journal = Journal(folder, self.rank, self._leads())
-        # What the session follows.
-        self._nsys = bool(self.options["nsys"])
-        """Whether Nsight Systems, which was started around us, is to record."""
-        listening = tool_is_listening()
-        self._nsys_is_deaf = self._nsys and not listening
-        # Under our own nsys, a step that is not captured counts as unprofiled: launch-bound ones take 1.08 times as
-        # long as without nsys (20 pairs of processes on H200s, standard error 0.04), in the capture 1.2 to 1.5 times.
-        self._under_tool = listening and not self._nsys
-        self._training = Training()
-        self._devices: list[int] = []
-        self._meter = StepMeter()
-        """The current step."""
-        self.phases = PhaseMeter(self, self._meter.phases)
-        levels = self.options["modules"]
-        self._attached = Attached(self._training, self.phases, self._meter.lumps, self, levels)
-        # Where in the plan we are.
-        self._queue: list[tuple[str, int]] = [("settle", plan(**planned(self.options)).settle)]
-        self._stage, self._left = "", 0
-        self._settling = Settling(self.options, self._training, self._meter, self.world_size)
-        self._free = FreeTiming(self.options, self._training, self._meter, self.world_size)
-        shapes = self.options["shapes"]
-        self._windows = Windows(folder, self.rank, self._clock, self._journal, self._attached, shapes)
-        self._planned_end: int | None = None
-        self._sampling: Sampling | None = None
-        self._over = False
-        self.counter: Callable[[Any], bool] | None = None
-        """Once the plan is done: called with an optimizer that has done its step, in place of `on_optimizer_end`; False
-        where that has to be called. None where each step has to be looked at."""
-        self._line_due_ns = 0
-        self.tape: Tape | None = None
-        """What notes the events of the baseline's steps, while there is nothing else to be done with them."""
-        self._may_be_profiled = True
-        """Whether a profiler may run, so that this is checked at each step: from when one begins to the next stage."""
-        self._stall = StallWatch(folder, self.rank, self.world_size, lambda: self._clock.step, self._journal.tell)
-        self._nodes: NodeExchange | None = None
 
     # -- beginning
 
@@ -121,11 +70,6 @@ class Session:
             session.close()
             raise
         return session
-
-    def _leads(self) -> bool:
-        """Whether this process prints for the run."""
-        wanted = self.options["ranks"]
-        return self.rank == min(wanted) if isinstance(wanted, list) and wanted else self.local_rank == 0
 
     def _open(self) -> None:
         self._journal.facts |= describe_process()
@@ -152,30 +96,6 @@ class Session:
         if self._windows.recorded:
             forks.in_child(recording=self._windows.open is not None)
 
-    @property
-    def _step(self) -> int:
-        """Number of steps that have ended."""
-        return self._clock.step
-
-    # -- recordings on demand
-
-    def be_quiet(self) -> None:
-        """Prints nothing on stderr from now on: whoever asked for the recording reads its files."""
-        self._journal.be_quiet()
-
-    def add_note(self, text: str) -> None:
-        """Adds something that the reader of the recording must know."""
-        self._journal.note(text)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the plan is done, so that steps are only counted."""
-        return self._over
-
-    def progress(self) -> dict[str, Any]:
-        """The session's place in the plan: the stage, steps that have ended, and closed windows."""
-        return {"stage": self._stage, "step": self._step, "windows": len(self._journal.windows)}
-
     # -- what happens in the training
 
     @guarded
@@ -186,9 +106,6 @@ class Session:
         if not self._training.known:
             self._training.updates(optimizer)
         self._clock.optimizer_ended(optimizer)
-
-    def _meet_optimizer(self, optimizer: Any) -> None:
-        self._training.meet(optimizer=optimizer)
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
@@ -234,158 +151,12 @@ class Session:
     @guarded
     def step_ended(self) -> None:
         """The source of the steps says that one has ended."""
-        tape = self.tape
-        if tape is None:
+        ended = self._late if self.tape is None else self.tape.end_step
+        if ended is None:
             self._clock.counted()
         elif self._clock.is_here():
             self._clock.step += 1
-            tape.end_step(time.perf_counter_ns())
-
-    @guarded
-    def on_backward(self, root: Any = None) -> Callable[[], None] | None:
-        """A backward pass begins; the returned function is called at its end."""
-        if not self._clock.is_here():
-            return None
-        if self._windows.asked_to_close is not None:
-            self._close_if_asked()
-        self._clock.backward_begins()
-        self._meter.backward(time.perf_counter_ns())
-        if self._sampling is not None:
-            self._sampling.mark("backward")
-        phases, ranges = self._meter.phases, self._attached.ranges
-        depth = phases.backward() if phases.marked else 0
-        if not ranges.listening:
-            return partial(self._backward_ended, depth)
-        close = ranges.open("backward")
-        self._training.backward(root)
-
-        def ended() -> None:
-            if close is not None:
-                close()
-            self._backward_ended(depth)
-
-        return ended
-
-    @guarded
-    def _backward_ended(self, depth: int) -> None:
-        """depth: what the phase's beginning has returned; 0 where no phases are marked."""
-        if depth:
-            self._meter.phases.backward_ended(depth)
-        if self._sampling is not None:
-            self._sampling.mark("backward_end")
-        self._clock.backward_ends()
-
-    @guarded
-    def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
-        """A batch is requested; the returned function is called with it. batches: the DataLoader's iterator."""
-        if not self._clock.is_here():
-            return None
-        if self._windows.asked_to_close is not None:
-            self._close_if_asked()
-        if not self._training.known:
-            self._training.meet(batches=batches)
-        begun = time.perf_counter_ns()
-        if self._sampling is not None:
-            self._sampling.mark("data")
-        phases, ranges = self._meter.phases, self._attached.ranges
-        depth = 0
-        if phases.marked:
-            phases.fetching()
-            depth = phases.enter(DATA)
-        if not ranges.listening:
-            return partial(self._fetched, begun, depth, batches)
-        close = ranges.open("data")
-
-        def fetched(batch: Any) -> None:
-            if close is not None:
-                close()
-            self._fetched(begun, depth, batches, batch)
-
-        return fetched
-
-    @guarded
-    def _fetched(self, begun: int, depth: int, batches: Any, batch: Any) -> None:
-        """begun: when the batch was requested; depth: as for `_backward_ended`."""
-        if depth:
-            self._meter.phases.leave(depth)
-        if self._sampling is not None:
-            self._sampling.mark("data_end")
-        self._meter.fetched(time.perf_counter_ns() - begun)
-        if batch is not None:
-            self._meter.work.fetched(batch)
-            self._meter.samples.fetched(sampled.of_batch(batches))
-
-    @guarded
-    def on_call(self, arguments: Any) -> None:
-        """The model is called."""
-        if not self._clock.is_here():
-            return
-        if self._training.is_in_training_mode:
-            self._meter.trained(time.perf_counter_ns())
-            if self._meter.phases.marked:
-                self._meter.phases.trained()
-            if self._sampling is not None:
-                self._sampling.mark("forward")
-            self._meter.work.called(arguments)
-        else:
-            self._end_tape()
-            self._meter.evaluated()
-
-    @guarded
-    def on_evaluation(self) -> None:
-        """The source of the steps says that the model is evaluated."""
-        if self._clock.is_here():
-            self._end_tape()
-            self._meter.evaluated()
-
-    @guarded
-    def on_profiler_begin(self) -> None:
-        """A profiler is about to begin; if it is not ours, ours stops for it."""
-        self._end_tape()
-        self._may_be_profiled = True
-        if self._windows.must_close_for_another():
-            self._make_room()
-
-    def _make_room(self) -> None:
-        self._windows.make_room()
-        self._left = 0
-        self._close_window()
-
-    def _close_if_asked(self) -> None:
-        """A profiler of another thread waits for ours to end."""
-        if self._windows.open is not None:
-            self._make_room()
-        self._windows.room_made()
-
-    def optimizer_range(self) -> Callable[[], None] | None:
-        """Opens the range of an optimizer's step, where a tool listens."""
-        if self.ended or not (self._attached.ranges.listening or self._sampling) or not self._clock.is_here():
-            return None
-        if self._sampling is not None:
-            self._sampling.mark("optimizer")
-        return self._attached.ranges.open("optimizer")
-
-    # -- phases of an iteration
-
-    def is_here(self) -> bool:
-        """Whether the caller is the training's thread, while steps are timed."""
-        return not self._over and self._clock.is_here()
-
-    def follow_phases(self) -> None:
-        """A phase is marked: steps are not only noted any more."""
-        self._end_tape()
-
-    def open_range(self, name: str) -> Callable[[], None] | None:
-        """Opens a range for the tools that listen."""
-        return self._attached.ranges.open(name)
-
-    def pausable_window(self) -> Window | None:
-        """The current window, if it can be paused."""
-        return self._windows.pausable()
-
-    def pause_window(self, window: Window, forwards: int | None) -> None:
-        """Pauses the window; with `forwards` it records again after this number of forward passes of the generation."""
-        self._windows.pause(window, forwards, self._devices)
+            ended(time.perf_counter_ns())
 
     # -- the end of a step
 
@@ -444,8 +215,14 @@ class Session:
             self.tape = tape
 
     def _tape_is_full(self) -> None:
-        self._count_by_clock()
+        tape, stretch = self.tape, self._free.stretch
+        assert tape is not None
+        self._left = tape.left
         self._follow_stage(0, 0)
+        tape.left = self._left
+        if self._left <= 0 and stretch is not None:
+            stretch.finish()  # before the steps are worked out: that is none of their time
+        self._count_by_clock()
         if self._left <= 0:
             self._next_stage()
         self._begin_step(0 if self._over else time.perf_counter_ns())
@@ -471,15 +248,6 @@ class Session:
             if self._left <= 0 and self._free.after.wants_more():
                 self._left = 1
 
-    @property
-    def _planned_steps(self) -> int:
-        """Steps of the remaining stages; 0 while these are not known."""
-        return sum(steps for _, steps in self._queue)
-
-    def _room(self) -> int:
-        """Steps of the training beyond those that are planned."""
-        return self._settling.room(self._step, self._planned_steps)
-
     def _step_sampling(self) -> None:
         """Several ranks must decide alike, so they keep to the plan."""
         if self._sampling is None:
@@ -488,10 +256,6 @@ class Session:
         self._sampling.step()
         if self._left <= 0 and self._samples_on() and self._sampling.wants_more():
             self._left = 1
-
-    def _samples_on(self) -> bool:
-        """Whether sampling may take longer than planned: it must not prevent a window."""
-        return self.world_size == 1 and (not self._more_windows() or self._room() > 0)
 
     def _step_window(self) -> None:
         window = self._windows.open
@@ -505,35 +269,24 @@ class Session:
             self._stage = window.name
             self._journal.begin_stage(self._stage, self._step + 1)
 
-    def _may_be_short(self) -> bool:
-        """Whether the window may close early. Several ranks keep to the plan, because a rank that closes its window
-        earlier stalls, and the others would wait for it in their recorded steps; iterations are recorded whole."""
-        return self.options["steps"] is None and self.world_size == 1 and not self._meter.phases.iteration_steps
-
-    def _may_stop(self) -> bool:
-        """Whether everything is recorded, including unprofiled steps that continue after the windows. Several ranks end
-        at the planned step, whatever happened to their windows: if one ended earlier, the others would wait for it."""
-        if self.world_size > 1:
-            return self._step >= (self._planned_end or 0)
-        return self._stage == "after" and (self._free.after is None or self._under_tool)
-
     def _late_counter(self) -> Callable[[Any], bool] | None:
         """What counts steps once the plan is done; None where each has to be looked at."""
         if self._planned_end is not None or self._attached.ranges.listening or self._nsys:
             return None
-        if self._clock.source != OPTIMIZER:
-            return lambda _: True
         meter = self._meter
 
         def ended(now: int) -> None:
             if meter.begun_ns or now > self._line_due_ns:
                 self._keep_late_step(now)
 
+        if self._clock.source != OPTIMIZER:
+            self._late = ended
+            return lambda _: True
         return self._clock.counter(ended)
 
     def _count_by_clock(self) -> None:
         """Each step is looked at again."""
-        self.counter = None
+        self.counter = self._late = None
         tape, self.tape = self.tape, None
         if tape is not None:
             self._left = tape.left
@@ -666,17 +419,6 @@ class Session:
             self._journal.note(f"the CPU's functions are not sampled: {error}")
 
     # -- windows
-
-    def _continues_free(self) -> bool:
-        """Whether there were too few unprofiled steps, so that they continue after the windows, measured as before."""
-        return self._free.is_short and any(stage == "after" for stage, _ in self._queue)
-
-    def _more_windows(self) -> bool:
-        return any(stage == "warmup" for stage, _ in self._queue)
-
-    def _follows_steps(self) -> bool:
-        """Whether a stage follows that looks at what a step does."""
-        return self._more_windows() or self._continues_free() or any(stage == "sampling" for stage, _ in self._queue)
 
     def _close_window(self) -> None:
         if not self._windows.close(self._nodes, is_last=not self.ended and not self._more_windows()):

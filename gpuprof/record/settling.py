@@ -84,8 +84,8 @@ class Settling:
             if batches is None:
                 return 0
             # Assumes that the current epoch is the last.
-            total = step - step % max(batches // max(self._meter.micro_steps, 1), 1)
-            total += batches // max(self._meter.micro_steps, 1)
+            total = step - step % max(batches // max(self._meter.last_micro_steps, 1), 1)
+            total += batches // max(self._meter.last_micro_steps, 1)
         return total - 1 - step - (planned_steps or plan(**planned(self._options)).needs())
 
     # -- what follows

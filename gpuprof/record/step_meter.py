@@ -33,7 +33,8 @@ class StepMeter:
         """On the monotonic clock; 0 if the current step is not timed."""
         self.fetch_ns = 0
         """Waiting for the DataLoader."""
-        self.micro_steps = 0
+        self.micro_steps = self.last_micro_steps = 0
+        """Backward passes of the current step, and of the last one that has ended."""
         self.lumps = Lumps()
         self.phases = PhaseClock()
         self._trained_ns = 0
@@ -107,6 +108,7 @@ class StepMeter:
         """The step that has just ended, as steps.jsonl has it."""
         new_shapes, work = self.work.new_shapes, self.work.take()
         self._is_counted, self._ops_after = True, ended.ops
+        self.last_micro_steps = self.micro_steps
         now, lumps = ended.ns, ended.lumps
         phases = self.phases.take(now)
         line = {

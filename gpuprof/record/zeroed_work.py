@@ -114,7 +114,7 @@ def _kept(saved: Any) -> Any:
 
     To ask for what went through a hook is to call its other half, which computes a checkpointed part again, and keeps
     that, or copies the tensor back to the GPU. PyTorch gives Python numbers to no hook. A torch without
-    `SavedTensor.unpack_hook` does not tell: None.
+    `SavedTensor.unpack_hook` does not say: None.
     """
     try:
         return saved.data if saved.unpack_hook is None else None

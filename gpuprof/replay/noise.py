@@ -9,8 +9,8 @@ from gpuprof.calibration import noise as calibrated
 
 
 def process_noise(host: float) -> float:
-    """How much a step differs from one process to the next, where `host` is the share of it that scales with the CPU's
-    time: that of any step at least."""
+    """How much a step differs from one process to the next, at least by `PROCESS`. host: the share of the step that
+    scales with the CPU's time."""
     return max(calibrated.PROCESS.value, calibrated.HOST_BOUND.value * math.sqrt(min(max(host, 0.0), 1.0)))
 
 

@@ -1,10 +1,15 @@
-"""Recordings diagnosed once in a test session, however many tests and workers ask for them."""
+"""Recordings diagnosed once in a test session, however many tests and workers ask for them.
+
+With GPUPROF_DIAGNOSED, a folder, those of the repository and the shared ones once for all sessions that name it: for
+one run of CI, as nothing in it says of which code its diagnoses are.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +23,7 @@ from gpuprof.diagnosis import diagnose_recording
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.tracefile.recording import Recording, resolve
-from helpers.once import once
+from helpers.once import once_in, session_folder
 from helpers.paths import ROOT, SHARED
 
 KEPT = 12
@@ -27,12 +32,14 @@ KEPT = 12
 _diagnose = diagnose_recording.diagnose_recording
 _in_place: list[Callable[..., Diagnosis]] = [_diagnose]
 """What diagnoses now: the usual function, and that of each block around this place, of other folders."""
-_folders: list[pytest.TempPathFactory] = []
+_folders: list[Path] = []
+"""Of this session, and of all that share one; the same if none do."""
 
 
 def share_with_workers(folders: pytest.TempPathFactory) -> None:
     """From now on diagnoses are kept in the folder that all workers of this session share."""
-    _folders[:] = [folders]
+    session = session_folder(folders)
+    _folders[:] = [session, Path(os.environ.get("GPUPROF_DIAGNOSED") or session)]
 
 
 def diagnosed(path: Path) -> Diagnosis:
@@ -52,7 +59,8 @@ def _kept(given: tuple[str, ...], asked: Asked, within: str = "") -> Diagnosis:
 
     key = repr((given, asked, within)).encode()
     name = f"diagnosed/{Path(given[0]).name.split('.')[0]}-{hashlib.sha256(key).hexdigest()[:16]}"
-    with igzip.IGzipFile(once(_folders[0], name, make) / "diagnosis", "rb") as file:
+    lasts = all({ROOT, SHARED} & {*Path(one).parents} for one in given)
+    with igzip.IGzipFile(once_in(_folders[lasts], name, make) / "diagnosis", "rb") as file:
         return pickle.loads(file.read())
 
 

@@ -19,7 +19,12 @@ def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Pa
     The other workers wait until it is filled. Treat what is in it as read-only. Where `make` fails, its exception is
     raised and the next caller tries again with an empty folder.
     """
-    folder = session_folder(tmp_path_factory) / name
+    return once_in(session_folder(tmp_path_factory), name, make)
+
+
+def once_in(shared: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name` of a folder that several processes share, filled by the first that asks for it; as `once`."""
+    folder = shared / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also when the worker dies

@@ -123,11 +123,9 @@ WRONG_TRIALS = {
     "is empty": {"command": []},
     "--yes": {"command": ["--yes", "train.py"]},
     "absent.py": {"command": ["absent.py"], "budget": "2m"},
-    "magic": {"command": ["train.py"], "fixes": ["magic"]},
-    "soon": {"command": ["train.py"], "budget": "soon"},
+    "magic": {"command": ["train.py"], "fixes": ["magic"], "budget": "2m"},
     "until: 'less'": {"command": ["train.py"], "until": "less"},
     "ValueError: no data": {"command": [sys.executable, "fails.py"]},
-    "no optimizer step": {"command": [sys.executable, "idle.py"]},
     "no/such/folder": {"command": ["train.py"], "folder": "no/such/folder"},
 }
 """Arguments of the tool that runs something, by a word of the line that refuses them."""
@@ -176,7 +174,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     for minute in range(1, 60):
         shutil.copytree(first, first.with_name(f"2026-01-01_00{minute:02}00_train"))
     (cwd / "fails.py").write_text("raise ValueError('no data')")
-    (cwd / "idle.py").write_text("pass")
     (cwd / "train.py").write_text("open('ran', 'w')")
     calls = {
         "newest": ("runs", {"limit": 1000}),

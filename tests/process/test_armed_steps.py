@@ -7,10 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 from helpers.started import environment
 from helpers.warm_torch import warm_python
 
-pytest.importorskip("torch")
+need("torch")
 MOST_FUNCTIONS = 4
 """Python functions: torch's hooks before and after a step, what counts, and one to spare."""
 STEPS = 90

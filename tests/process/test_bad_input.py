@@ -504,10 +504,6 @@ def test_what_is_whole_is_kept(answers):
 # -- processes of their own: one for each way to end
 
 
-def test_a_report(tmp_path: Path):
-    is_report(command(good().write(tmp_path / "trace.json.gz")), 0)
-
-
 def test_a_report_of_an_unusable_recording(tmp_path: Path):
     path = TraceBuilder().op("aten::mm", 0, 1000).write(tmp_path / "cpu.json")
     is_report(driven([("cpu", os.fsencode(path), ("text",))])["cpu text"], 2)

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 
 from scenarios import campaign
 from scenarios.catalogue import ROOT, Scenario, campaign_names, scenario
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+need("torch", "transformers")
 
 
 def test_programs_say_what_they_are_and_what_is_expected():

@@ -18,6 +18,7 @@ from helpers.diagnosed import diagnosed, each_diagnosed_once
 from helpers.installed import need
 from helpers.once import once
 from helpers.paths import ROOT
+from helpers.quick import few
 
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER
 from gpuprof.report.terminal.memory_terminal import MARKS
@@ -50,6 +51,7 @@ for inputs, labels in DataLoader(Prepared(), batch_size=16):
     optimizer.zero_grad()
 """
 DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
+MOE = ROOT / "scenarios" / "programs" / "moe_lengths" / "recording"
 PAIRS = ROOT / "tests" / "data" / "pairs"
 FILLS = {paint.fill for paint in (*PAINTS.values(), WAITING_FOR_A_PEER)}
 DURATION = r"[\d,.]+ (?:ns|µs|ms|s)"
@@ -211,7 +213,7 @@ def test_a_recording_ends_with_the_verdict(project: Path):
     assert "kernels" not in said, "a training without a GPU has none to show"
 
 
-@pytest.mark.parametrize("width", [40, 80, 132])
+@pytest.mark.parametrize("width", few([40, 80, 132], ["40", "80"]))
 def test_the_diagnosis_cuts_no_code(there: Callable[..., Any], diagnosis: dict[str, Any], width: int):
     text = screen(there("diagnose", width=width), width)
     says_one_step(text)
@@ -225,8 +227,8 @@ def test_the_diagnosis_cuts_no_code(there: Callable[..., Any], diagnosis: dict[s
                 holds_code("\n".join(shown["fixes"]), line.partition("#")[0])
 
 
-@pytest.mark.parametrize("width", [40, 80, 132])
-@pytest.mark.parametrize("recording", [DEMO, ROOT / "scenarios" / "programs" / "moe_lengths" / "recording"])
+@pytest.mark.parametrize("width", few([40, 80, 132], ["40", "80"]))
+@pytest.mark.parametrize("recording", [DEMO, pytest.param(MOE, marks=pytest.mark.slow)])
 def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
     text = screen(in_process("diagnose", recording, COLUMNS=str(width)), width)
     says_one_step(text)

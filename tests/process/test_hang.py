@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import hang_jobs
+from helpers.installed import need
 from helpers.once import once
 from helpers.paths import ROOT
 from helpers.quick import few
@@ -23,7 +24,7 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.hang.hang_json import schema
 
-pytest.importorskip("torch")
+need("torch")
 CULPRIT = hang_jobs.CULPRIT
 KINDS = {
     "missing_rank": ("missing", [CULPRIT]), "order": ("mismatch", [CULPRIT]), "size": ("mismatch", [CULPRIT]),

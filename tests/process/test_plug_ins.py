@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.command import in_process
 from helpers.cpu_time import times_as_long
 from helpers.installed import need
 from helpers.paths import ROOT
@@ -66,6 +69,18 @@ def zeroing(path: Path, fills: bool = True) -> Path:
     return program.trace.write(path)
 
 
+@contextlib.contextmanager
+def loaded_from(path: Path) -> Iterator[None]:
+    """A block in which this process has the plug-ins of a folder."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(path))
+        plug_ins.plug_ins.cache_clear()
+        try:
+            yield
+        finally:
+            plug_ins.plug_ins.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("site"))
@@ -81,12 +96,13 @@ def test_the_example_is_found_explained_and_recognised(path: Path, tmp_path: Pat
     assert first["speedup"]["expected"] == pytest.approx(2, rel=0.1)
     assert first["patch"] == {"name": "zeroed_gradients", "value": ""}
     assert first["settings"][0]["value"] == {"set_to_none": True}
-    assert "optimizer.zero_grad(set_to_none=True)" in gpuprof(path, "diagnose", str(trace), "-v").stdout
-    page = gpuprof(path, "explain", "zero_grad")
-    assert "Gradients are filled with zeros" in page.stdout and not page.stderr
-    compared = json.loads(gpuprof(path, "compare", str(trace), str(without), "--json").stdout)
+    assert "zeroed_gradients" not in in_process("diagnose", trace, "--json").stdout
+    with loaded_from(path):
+        assert "optimizer.zero_grad(set_to_none=True)" in in_process("diagnose", trace, "-v").stdout
+        page = in_process("explain", "zero_grad")
+        assert "Gradients are filled with zeros" in page.stdout and not page.stderr
+        compared = json.loads(in_process("compare", trace, without, "--json").stdout)
     assert "zeroed_gradients" in {one["id"] for one in compared["mechanisms"]}
-    assert "zeroed_gradients" not in gpuprof(ROOT, "diagnose", str(trace), "--json").stdout
 
 
 @pytest.mark.slow
@@ -111,14 +127,10 @@ for x in loader:
 
 
 @pytest.mark.parametrize(("code", "status"), [(ZEROES, True), (ZEROES.replace("set_to_none=False", ""), False)])
-def test_its_patch_is_copied_into_the_run_and_applied(path: Path, tmp_path: Path, monkeypatch, code: str, status: bool):
+def test_its_patch_is_copied_into_the_run_and_applied(path: Path, tmp_path: Path, code: str, status: bool):
     need("torch")
-    monkeypatch.syspath_prepend(str(path))
-    plug_ins.plug_ins.cache_clear()
-    try:
+    with loaded_from(path):
         outcome = tried(tmp_path, code, "zeroed_gradients")
-    finally:
-        plug_ins.plug_ins.cache_clear()
     (patch,) = outcome.ranks[0]["patches"]
     assert patch["applied"] is status, patch
     assert ("dropped the gradients" in patch["text"]) == status

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 from helpers.started import environment
 
-pytest.importorskip("torch")
+need("torch")
 for package in ("ray", "pyarrow", "tensorboardX"):  # what ray[train] brings
     pytest.importorskip(package, reason="Ray is not installed")
 pytestmark = pytest.mark.slow  # Ray starts a dozen processes

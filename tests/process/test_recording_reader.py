@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from helpers.paths import ROOT
 
 from gpuprof import runfile
 from gpuprof.cli.shared.after_recording import main
+from gpuprof.record import recording_reader
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.recording_reader import RecordingReader
 from gpuprof.record.signals import OURS
@@ -47,15 +50,22 @@ def busy_cpu():
 def read_after_the_end(folder: Path, code: str, cpu: int) -> None:
     """Waits until what started next to a training with that code has read, from the training's end on."""
 
-    def closing(run: Path, running: bool, diagnose: bool):
-        what = [str(run), str(cpu), "niced" if running else "", "diagnose" if diagnose else ""]
+    def closing(run: Path, running: str, diagnose: bool):
+        what = [str(run), str(cpu), running, "diagnose" if diagnose else ""]
         return [sys.executable, "-c", code, *what], dict(os.environ)
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
-    try:
+    with signals_blocked():
         reader = RecordingReader(folder, closing)
         reader.start(running=True, diagnose=True)
         assert reader.wait()
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """As they are in the launcher."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
+    try:
+        yield
     finally:
         while signal.sigtimedwait(OURS, 0) is not None:
             pass
@@ -72,7 +82,28 @@ def test_other_programs_do_not_delay_the_verdict_by_minutes(tmp_path: Path, busy
 
 def test_what_waits_for_a_disk_is_left_alone(tmp_path: Path, busy_cpu: int):
     read_after_the_end(tmp_path, SLEEPS, busy_cpu)
-    assert (tmp_path / "done").read_text() == "'niced'"
+    assert (tmp_path / "done").read_text() == "'running'"
+
+
+def test_what_was_prepared_begins_once_the_recording_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recording_reader, "FEWEST_PROCESSORS", 1)
+    started: list[str] = []
+    code = "import os, pathlib, sys; pathlib.Path(sys.argv[1], str(os.getpid())).write_text(sys.stdin.readline())"
+
+    def closing(run: Path, running: str, diagnose: bool):
+        started.append(running)
+        return [sys.executable, "-c", code, str(run)], dict(os.environ)
+
+    reader = RecordingReader(tmp_path, closing)
+    reader.prepare()
+    assert not reader.was_started and list(tmp_path.iterdir()) == []
+    with signals_blocked():
+        reader.start(running=True, diagnose=True)
+        assert reader.wait()
+    assert started == ["waits"] and [path.read_text() for path in tmp_path.iterdir()] == ["\n"]
+    reader.prepare()
+    reader.let_go()
+    assert len(list(tmp_path.iterdir())) == 1, "what waits in vain does nothing"
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_all_are_listed_without_torch():
     [
         pytest.param(["run", "smal_batch"], "small_batch", marks=pytest.mark.slow),
         (["run", "small_batch", "--fix", "prayer"], "cuda_graphs"),
-        (["measure", "smal_batch"], "small_batch"),
+        pytest.param(["measure", "smal_batch"], "small_batch", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_missing_is_reported_in_one_line(words: list[str], said: str):

@@ -100,7 +100,7 @@ ENDS = {
 }
 
 
-QUICK = ("three", "exception", "killed", "interrupted", "stdin", "arguments", "group", "mask", "forks")
+QUICK = ("three", "exception", "killed", "interrupted", "stdin", "group", "forks")
 
 
 @pytest.mark.parametrize("code", few([pytest.param(code, id=name) for name, code in ENDS.items()], QUICK))
@@ -126,7 +126,13 @@ def test_a_trace_inside_of_a_trace_is_named(tmp_path: Path):
     assert ours.stderr == NOTHING + said.encode()
 
 
-@pytest.mark.parametrize("way", ["script", "module", "module before options end", "folder", "dashes", "program"])
+@pytest.mark.parametrize(
+    "way",
+    few(
+        ["script", "module", "module before options end", "folder", "dashes", "program"],
+        ["script", "module", "program"],
+    ),
+)
 def test_ways_to_name_a_target(way: str, tmp_path: Path):
     code = "import sys; print(sys.argv[1:], __name__); sys.exit(4)"
     (tmp_path / "train.py").write_text(code)
@@ -158,7 +164,7 @@ def test_output_ends_when_the_target_closes_it(tmp_path: Path):
         assert ours.end()[0] == 0
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", few(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], [">&-", "<&- >&- 2>&-"]))
 def test_closed_descriptors_stay_closed(closed: str, tmp_path: Path):
     code = "import os; open('seen', 'w').write(str(sorted(os.listdir('/proc/self/fd')))); raise SystemExit(4)"
     seen = []
@@ -368,9 +374,9 @@ def test_a_variable_sets_an_option(tmp_path: Path):
     assert manifest_of(tmp_path / "run")["options"]["steps"] == 7
 
 
-@pytest.mark.parametrize("flags", [("-I",), ("-sE",), ("-u", "-S"), ("-W", "ignore", "-E")], ids=" ".join)
-def test_an_interpreter_that_shuts_us_out(flags: tuple[str, ...], tmp_path: Path):
-    done = run(traced(PYTHON, *flags, "-c", "print(1)"), tmp_path)
+@pytest.mark.parametrize("flags", few(["-I", "-sE", "-u -S", "-W ignore -E"], ["-I", "-u -S"]))
+def test_an_interpreter_that_shuts_us_out(flags: str, tmp_path: Path):
+    done = run(traced(PYTHON, *flags.split(), "-c", "print(1)"), tmp_path)
     assert (done.returncode, done.stdout) == (0, b"1\n")
     assert done.stderr.count(b"\n") == 1 and b"not recorded" in done.stderr
 

@@ -47,8 +47,15 @@ def under(*words: object) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", [pytest.param("", marks=pytest.mark.slow), "code"])
-@pytest.mark.parametrize(("code", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 0), ("os.kill(os.getpid(), 9)", -9),
-                                              ("os.kill(os.getpid(), 15)", -15), ("os.abort()", -6)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "status"),
+    few(
+        [pytest.param(code, status, id=code) for code, status in (
+            ("sys.exit(3)", 3), ("sys.exit(0)", 0), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 15)", -15),
+            ("os.abort()", -6),
+        )], ["sys.exit(3)", "os.kill(os.getpid(), 9)"],
+    ),
+)  # fmt: skip
 def test_the_end_is_the_targets_whatever_nsys_ends_with(
     code: str, status: int, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -87,8 +94,17 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path):
     os.close(theirs)
 
 
-@pytest.mark.parametrize("to_group", [False, True])
-@pytest.mark.parametrize("name", few(["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"], ["SIGTERM", "SIGINT"]))
+@pytest.mark.parametrize(
+    ("name", "to_group"),
+    few(
+        [
+            pytest.param(name, group, id=f"{name}-{'group' if group else 'pid'}")
+            for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+            for group in (False, True)
+        ],
+        ["SIGTERM-pid", "SIGINT-group"],
+    ),
+)
 def test_a_signal_comes_once(name: str, to_group: bool, tmp_path: Path):
     with Started(under(PYTHON, "-c", COUNTS, name), tmp_path) as started:
         assert started.line().startswith("ready")

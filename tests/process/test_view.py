@@ -201,7 +201,7 @@ def test_a_taken_port_is_one_line(serving, recording):
     assert done.stderr.startswith(f"gpuprof: port {serving.port} is not available") and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_it_and_leaves_nothing(recording, tmp_path, number):
     found = start(recording, "--no-open", "--port", free_port(), TMPDIR=str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 1

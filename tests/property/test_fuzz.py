@@ -35,9 +35,7 @@ from gpuprof.tracefile.kineto.reader import read_kineto
 from gpuprof.tracefile.kineto.source import GZIP_MAGIC
 
 RECORDINGS = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
-EACH = few(
-    [pytest.param(i, id=p.name.split(".")[0]) for i, p in enumerate(RECORDINGS)], ["roofline_pair", "unsloth_llama1b"]
-)
+EACH = few([pytest.param(i, id=p.name.split(".")[0]) for i, p in enumerate(RECORDINGS)], ["roofline_pair"])
 """The numbers of the recordings."""
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function", "cpu_instant_event"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"}

@@ -118,10 +118,11 @@ def test_damage_never_ends_in_a_traceback(small, hurts):
             assert diagnosis.run and diagnosis.devices
 
 
-@pytest.mark.parametrize("key", ["model", "optimizer", "loader"])
-def test_negative_counts_are_unknown(tmp_path: Path, key: str):
+def test_negative_counts_are_unknown(tmp_path: Path):
     run = RunBuilder().stage("settle", [9.0] * 2).stage("baseline_free", [9.0] * 4)
-    run.rank[key] = {"parameters": -5, "layers": 3, "lora": {"r": -8, "adapted": [-1, 2]}}
-    found = json.loads(dumps(gpuprof.diagnose(run.write(tmp_path / "run"))))["run"][key]
-    assert found["parameters"] is None and found["layers"] == 3
-    assert found["lora"] == {"r": None, "adapted": [None, 2]}
+    for key in ("model", "optimizer", "loader"):
+        run.rank[key] = {"parameters": -5, "layers": 3, "lora": {"r": -8, "adapted": [-1, 2]}}
+    found = json.loads(dumps(gpuprof.diagnose(run.write(tmp_path / "run"))))["run"]
+    for key in ("model", "optimizer", "loader"):
+        assert found[key]["parameters"] is None and found[key]["layers"] == 3, key
+        assert found[key]["lora"] == {"r": None, "adapted": [None, 2]}, key

@@ -39,11 +39,11 @@ class Recording:
 
 
 QUICK = (
-    "tiny_lora_dataloader", "roofline_pair", "public/hta_bigint_20digit_comms_id.pt.trace",
+    "roofline_pair", "public/hta_bigint_20digit_comms_id.pt.trace",
     "public/hta_cpu_only_rank34.pt.trace", "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
     "public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace", "public/zoology_a100_runtime_but_no_kernels",
 )  # fmt: skip
-"""A loop, two programs in one, and what is odd: ids of 20 digits, no GPU, the schema of 2021, ranks, no kernels."""
+"""Two programs in one, and what is odd: ids of 20 digits, no GPU, the schema of 2021, ranks, no kernels."""
 
 
 @pytest.fixture(scope="module", params=few([one for one in WHOLE if one.values[0] not in RUNS], QUICK))

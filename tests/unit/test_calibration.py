@@ -40,22 +40,19 @@ BOUNDED = {"allocator.PINNED_RATE": "a share that cannot exceed 1, and at worst 
 """Assumed numbers whose interval is narrower than 1.5 times, with the reason."""
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_lies_in_its_interval_and_says_what_it_is(name):
-    one = NUMBERS[name]
-    assert one.low <= one.value <= one.high
-    assert one.low < one.high
-    assert len(one.what) > 30 and one.what.endswith(".")
-    assert re.fullmatch(r"[a-z]+\.[A-Z][A-Z0-9_]*", name)
+def test_a_number_lies_in_its_interval_and_says_what_it_is():
+    for name, one in NUMBERS.items():
+        assert one.low <= one.value <= one.high and one.low < one.high, name
+        assert len(one.what) > 30 and one.what.endswith("."), name
+        assert re.fullmatch(r"[a-z]+\.[A-Z][A-Z0-9_]*", name)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_has_what_its_source_asks_for(name):
-    one = NUMBERS[name]
-    if one.source == "fitted":
-        assert one.recordings and one.command, "what is fitted names its recordings, and the command that fits it"
-    if one.source == "assumed" and name not in BOUNDED:
-        assert one.low == 0 or one.high / one.low >= 1.5, "a guess has a wide interval"
+def test_a_number_has_what_its_source_asks_for():
+    for name, one in NUMBERS.items():
+        if one.source == "fitted":
+            assert one.recordings and one.command, f"{name}: what is fitted names its recordings and the command"
+        if one.source == "assumed" and name not in BOUNDED:
+            assert one.low == 0 or one.high / one.low >= 1.5, f"{name} is a guess: it has a wide interval"
 
 
 @pytest.mark.parametrize("command", sorted({one.command for one in NUMBERS.values() if one.command}))
@@ -70,11 +67,11 @@ def test_a_command_of_the_table_exists(command):
         assert not subject
 
 
-@pytest.mark.parametrize("place", sorted({place for one in NUMBERS.values() for place in one.recordings}))
-def test_a_recording_of_the_table_exists_and_may_be_fitted_to(place):
-    if not place.startswith("shared/"):
-        assert (ROOT / place).exists()
-    assert place in fit_or_test.WHOLE or fit_or_test.role_of(place) == "fit"
+def test_a_recording_of_the_table_exists_and_may_be_fitted_to():
+    for place in sorted({place for one in NUMBERS.values() for place in one.recordings}):
+        if not place.startswith("shared/"):
+            assert (ROOT / place).exists(), place
+        assert place in fit_or_test.WHOLE or fit_or_test.role_of(place) == "fit", place
 
 
 def test_every_recording_has_a_role():
@@ -141,8 +138,8 @@ def test_every_number_is_used():
         for path in (ROOT / "gpuprof").rglob("*.py")
         if path.parent.name != "calibration"
     )
-    unused = [name for name in NUMBERS if not re.search(rf"calibrated\.{name.partition('.')[2]}\b", code)]
-    assert unused == []
+    used = set(re.findall(r"calibrated\.(\w+)", code))
+    assert [name for name in NUMBERS if name.partition(".")[2] not in used] == []
 
 
 def test_the_page_is_that_of_the_table():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from rich.cells import cell_len
 
 from gpuprof.report.code_lines import parts, wrapped
@@ -17,15 +16,15 @@ CODE = (
 )
 
 
-@pytest.mark.parametrize("width", (24, 40, 44, 60, 80))
-@pytest.mark.parametrize("line", CODE)
-def test_no_identifier_is_broken(line, width):
-    lines = wrapped(line, width)
-    words = {word for text in lines for word in re.findall(r"\w+", text)}
-    assert words <= set(re.findall(r"\w+", line))
-    longest = max(map(len, re.findall(r"\w+|\"[^\"]*\"", line)))
-    assert all(cell_len(text) <= max(width, longest + 3) for text in lines)
-    assert "".join(lines).replace(" ", "").replace("#", "") == line.replace(" ", "").replace("#", "")
+def test_no_identifier_is_broken():
+    for line in CODE:
+        for width in (24, 40, 44, 60, 80):
+            lines = wrapped(line, width)
+            words = {word for text in lines for word in re.findall(r"\w+", text)}
+            assert words <= set(re.findall(r"\w+", line))
+            longest = max(map(len, re.findall(r"\w+|\"[^\"]*\"", line)))
+            assert all(cell_len(text) <= max(width, longest + 3) for text in lines)
+            assert "".join(lines).replace(" ", "").replace("#", "") == line.replace(" ", "").replace("#", "")
 
 
 def test_a_comment_goes_on_as_one():
@@ -34,9 +33,9 @@ def test_a_comment_goes_on_as_one():
     assert lines[1].startswith("# ") and "".join(code) == "DataLoader(..., batch_size=8 * batch_size)"
 
 
-@pytest.mark.parametrize("width", range(24, 80))
-def test_no_line_ends_with_the_mark_of_a_comment(width):
-    assert not any(text.endswith("#") for line in CODE for text in wrapped(line, width))
+def test_no_line_ends_with_the_mark_of_a_comment():
+    for width in range(24, 80):
+        assert not any(text.endswith("#") for line in CODE for text in wrapped(line, width))
 
 
 def test_what_fits_is_left_alone():
@@ -51,11 +50,11 @@ STRINGS = (
 )
 
 
-@pytest.mark.parametrize("width", range(20, 90, 5))
-@pytest.mark.parametrize("line", STRINGS)
-def test_no_string_is_broken(line, width):
-    literals = re.findall(r"'[^']*'|\"[^\"]*\"", line.split("  #")[0])
-    assert all(any(one in text for text in wrapped(line, width)) for one in literals)
-    pieces = parts(line)
-    assert "".join(pieces) == line
-    assert all(any(one in piece for piece in pieces) for one in literals)
+def test_no_string_is_broken():
+    for line in STRINGS:
+        for width in range(20, 90, 5):
+            literals = re.findall(r"'[^']*'|\"[^\"]*\"", line.split("  #")[0])
+            assert all(any(one in text for text in wrapped(line, width)) for one in literals)
+            pieces = parts(line)
+            assert "".join(pieces) == line
+            assert all(any(one in piece for piece in pieces) for one in literals)

@@ -19,37 +19,36 @@ BY_NAME = {gpu.name: gpu for gpu in GPUS}
 MEASURED = Measurement("NVIDIA L4", 24 * 10**9, {"bf16": 60e12}, 250e9, 25e9, 5_000.0, 40.0, "2026-01-01", "2.11")
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
-def test_a_dense_rate_is_what_the_chip_does_in_a_clock(gpu):
+def test_a_dense_rate_is_what_the_chip_does_in_a_clock():
     """FLOPs per clock and SM × SMs × boost clock; the note explains where that differs."""
-    derived = gpu.flops_per_clock * gpu.multiprocessors * gpu.boost_mhz * 1e6
-    explained = "clock" in gpu.note or "MHz" in gpu.note
-    assert derived == pytest.approx(gpu.half_flops, rel=0.1 if explained else 0.015)
+    for gpu in GPUS:
+        derived = gpu.flops_per_clock * gpu.multiprocessors * gpu.boost_mhz * 1e6
+        explained = "clock" in gpu.note or "MHz" in gpu.note
+        assert derived == pytest.approx(gpu.half_flops, rel=0.1 if explained else 0.015), gpu.name
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
-def test_formats_stand_in_the_proportions_of_their_architecture(gpu):
-    dense = gpu.dense_flops
-    if "tf32" in dense:
-        assert dense["tf32"] == pytest.approx(dense["bf16"] / 2, rel=0.02)
-    if "fp8" in dense:
-        assert dense["fp8"] == pytest.approx(dense["bf16"] * 2, rel=0.02)
-    if "fp4" in dense:
-        # GeForce halves what accumulates in fp32, but not fp4; Blackwell Ultra has more of it.
-        most = 4 if gpu.name.startswith("RTX 50") else 3
-        assert 1.99 <= dense["fp4"] / dense["fp8"] <= most * 1.01
-    assert ("bf16" in dense) == (gpu.architecture not in ("Volta", "Turing"))
-    assert dense["fp32"] < gpu.half_flops
-    if gpu.measured_flops:
-        least = 0.5 if (gpu.tdp_w or 0) > 100 else 0.3  # the smallest boards are held back most
-        assert least < gpu.measured_flops / gpu.half_flops < 1.05
+def test_formats_stand_in_the_proportions_of_their_architecture():
+    for gpu in GPUS:
+        dense = gpu.dense_flops
+        if "tf32" in dense:
+            assert dense["tf32"] == pytest.approx(dense["bf16"] / 2, rel=0.02)
+        if "fp8" in dense:
+            assert dense["fp8"] == pytest.approx(dense["bf16"] * 2, rel=0.02)
+        if "fp4" in dense:
+            # GeForce halves what accumulates in fp32, but not fp4; Blackwell Ultra has more of it.
+            most = 4 if gpu.name.startswith("RTX 50") else 3
+            assert 1.99 <= dense["fp4"] / dense["fp8"] <= most * 1.01
+        assert ("bf16" in dense) == (gpu.architecture not in ("Volta", "Turing")), gpu.name
+        assert dense["fp32"] < gpu.half_flops, gpu.name
+        if gpu.measured_flops:
+            least = 0.5 if (gpu.tdp_w or 0) > 100 else 0.3  # the smallest boards are held back most
+            assert least < gpu.measured_flops / gpu.half_flops < 1.05, gpu.name
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
-def test_every_row_says_where_it_is_from(gpu):
-    assert gpu.source
-    assert gpu.confidence in ("A", "B", "C")
-    assert bool(gpu.measured_source) == bool(gpu.measured_flops or gpu.measured_bytes_per_s)
+def test_every_row_says_where_it_is_from():
+    for gpu in GPUS:
+        assert gpu.source and gpu.confidence in ("A", "B", "C"), gpu.name
+        assert bool(gpu.measured_source) == bool(gpu.measured_flops or gpu.measured_bytes_per_s), gpu.name
 
 
 def test_a_name_is_that_of_one_gpu():

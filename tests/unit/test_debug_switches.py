@@ -108,11 +108,19 @@ def test_new_tensors_that_deterministic_mode_fills(tmp_path: Path, inside: str):
 
 
 @pytest.mark.parametrize(
-    ("switches", "sizes", "advised"),
-    [((), 1, True), (("cudnn_benchmark",), 1, False), (("deterministic",), 1, False), (None, 1, False), ((), 3, False)],
+    ("switches", "sizes", "left"),
+    [
+        ((), 1, kernels.TUNED_CONVOLUTIONS.value),
+        (("cudnn_benchmark",), 1, None),
+        (("deterministic",), 1, None),
+        (None, 1, None),
+        ((), 3, None),
+        (("cudnn_deterministic",), 3, kernels.ANY_ALGORITHM_LEFT.value),
+        (("cudnn_benchmark", "cudnn_deterministic"), 1, kernels.ANY_ALGORITHM_LEFT.value),
+    ],
 )
-def test_algorithms_are_tried_where_shapes_stay(
-    tmp_path: Path, switches: tuple[str, ...] | None, sizes: int, advised: bool
+def test_algorithms_are_tried_where_shapes_stay_or_only_deterministic_ones_are_used(
+    tmp_path: Path, switches: tuple[str, ...] | None, sizes: int, left: float | None
 ):
     program = Program()
     for step in range(3):
@@ -126,9 +134,9 @@ def test_algorithms_are_tried_where_shapes_stay(
         program.step(body)
     case = program.case(tmp_path, replace(run_of(), program=Facts(switches=switches)))
     found = list(cudnn_benchmark.find(case))
-    assert bool(found) is advised
+    assert bool(found) is (left is not None)
     for one in found:
-        left = kernels.TUNED_CONVOLUTIONS.value
+        assert left is not None
         assert case.step_of(one.change(case.graph)) == pytest.approx(left * case.step_ns, rel=0.02)
 
 

@@ -242,7 +242,15 @@ def test_findings_stand_alone():
     assert not wrong, "\n".join(wrong)
 
 
-FINDINGS_RUN = ("detect", "sentences", "mean_step.budget_model", "result.diagnosis", "result.fix", "result.run_model")
+FINDINGS_RUN = (
+    "detect",
+    "sentences",
+    "mean_step.budget_model",
+    "quarantine",
+    "result.diagnosis",
+    "result.fix",
+    "result.run_model",
+)
 """Of the room above them, what findings run: facts, and the plain data that they are about or make."""
 FINDINGS_NAME = ("analysis", "mean_step.run_budget", "recorded.frozen_passes")
 """What they only name the types of, so that `gpuprof explain` starts without it."""

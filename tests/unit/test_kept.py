@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from helpers.installed import need
 
 from gpuprof.projection.memory.kept import OpUse, Training, kept
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+need("transformers")
 
 BATCH, LENGTH = 2, 48
 
 
 def model(whole: bool):
+    import transformers
+
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
         vocab_size=97, attn_implementation="sdpa", use_cache=False,

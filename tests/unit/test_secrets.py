@@ -142,26 +142,27 @@ def filled(form: str) -> str:
     return re.sub(r"(?<![A-Za-z])S(2?)(?![A-Za-z])", lambda m: f"{S}{m[1]}", form)
 
 
-@pytest.mark.parametrize("form", COMMANDS)
-def test_no_secret_of_a_command_is_kept(form: str):
-    words = shlex.split(filled(form)) if not form.startswith("train.py --extra '{\\") else filled(form).split(" ", 2)
-    kept = redact(words)
-    assert len(kept) == len(words)
-    assert S not in " ".join(kept) and MASK in " ".join(kept)
-    assert redact(kept) == kept
+def test_no_secret_of_a_command_is_kept():
+    for form in COMMANDS:
+        as_is = form.startswith("train.py --extra '{\\")
+        words = filled(form).split(" ", 2) if as_is else shlex.split(filled(form))
+        kept = redact(words)
+        assert len(kept) == len(words)
+        assert S not in " ".join(kept) and MASK in " ".join(kept)
+        assert redact(kept) == kept
 
 
-@pytest.mark.parametrize("form", [*MESSAGES, *(form for form in COMMANDS if " " not in form)])
-def test_no_secret_of_a_message_is_kept(form: str):
-    kept = redact_text(filled(form))
-    assert S not in kept and MASK in kept
-    assert redact_text(kept) == kept
+def test_no_secret_of_a_message_is_kept():
+    for form in (*MESSAGES, *(form for form in COMMANDS if " " not in form)):
+        kept = redact_text(filled(form))
+        assert S not in kept and MASK in kept
+        assert redact_text(kept) == kept
 
 
-@pytest.mark.parametrize("secret", SHAPES)
-@pytest.mark.parametrize("around", ["{}", "x={}", "login('{}') failed", "see {}, please", "/{}/"])
-def test_a_secret_is_known_by_its_shape(secret: str, around: str):
-    assert secret not in redact_text(around.format(secret))
+def test_a_secret_is_known_by_its_shape():
+    for secret in SHAPES:
+        for around in ("{}", "x={}", "login('{}') failed", "see {}, please", "/{}/"):
+            assert secret not in redact_text(around.format(secret))
 
 
 @pytest.mark.parametrize(

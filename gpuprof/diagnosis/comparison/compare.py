@@ -252,5 +252,6 @@ def _of_difference(first: Mechanism, step: Step, unit: Unit) -> str:
     if first.difference_ns == step.difference_ns:
         return f"{own} {unit.a}, all of the difference"
     if own[0] == whole[0] and abs(first.difference_ns) > abs(step.difference_ns):
-        return f"{own} {unit.a}, of which the rest offsets a part: {whole} in all"
+        rest = step.difference_ns - first.difference_ns
+        return f"{own} {unit.a}, everything else together {'−' if rest < 0 else '+'}{duration(abs(rest))}"
     return f"{own} of the {unit}'s {whole}"

@@ -33,6 +33,7 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_mod
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.quarantine import COMPILES_ITSELF
 from gpuprof.diagnosis.result.diagnosis import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code
 from gpuprof.diagnosis.sentences import duration
@@ -185,8 +186,8 @@ def _of_blocks(kernels: float, varies: bool, blocks: Blocks | None) -> str:
 def _absent(case: Analysis) -> str | None:
     if is_before_2(case):
         return TOO_OLD
-    if case.stack.kind == "unsloth":
-        return "unsloth compiles what it can by itself"
+    if case.stack.kind in COMPILES_ITSELF:
+        return f"{case.stack.kind} compiles what it can by itself"
     if (share := compiled_share(case.timeline)) >= COMPILED_SHARE:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if given_up := is_given_up(case):

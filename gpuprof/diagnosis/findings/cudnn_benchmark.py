@@ -1,4 +1,5 @@
-"""cuDNN chooses algorithms for convolutions of fixed shapes by its heuristics, without trying them."""
+"""cuDNN chooses algorithms for convolutions of fixed shapes by its heuristics, without trying them, or only from
+deterministic ones."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ LEAST_CONVOLUTION_SHARE: Assumed[Share] = 0.1
 MOST_SHAPES: Assumed[Ratio] = 1.05
 """Different shapes of convolutions in all steps, over those of a step: with more of them shapes vary, and each new one
 is tried out again."""
+DETERMINISTIC = "cudnn_deterministic"
 CONVOLUTIONS = frozenset({"aten::cudnn_convolution", "aten::convolution_backward", "aten::cudnn_convolution_transpose"})
 
 PAGE = Page(
@@ -34,17 +36,24 @@ PAGE = Page(
     means="""
 cuDNN has several algorithms for each convolution, and its heuristics guess which is the quickest. With
 `torch.backends.cudnn.benchmark = True` each is tried once for each new shape, and the quickest is used from then on.
+
+`torch.backends.cudnn.deterministic = True`, often copied with the lines that set seeds, leaves only algorithms whose
+sums have a fixed order. The gradients of transposed, dilated and three-dimensional convolutions take several times as
+long with these.
 """,
     detected="""
 The recorder notes that the switch is off. Convolutions take at least 10 % of the GPU's time, and their shapes are the
-same in each recorded step. Not detected in traces without a run.
+same in each recorded step. Or: the recorder notes that cuDNN's deterministic algorithms are demanded, whatever the
+shapes. Not detected in traces without a run.
 """,
     gain="""
-With faster algorithms convolutions take 0.88 of their time (0.65 to 1, assumed).
+With faster algorithms convolutions take 0.88 of their time (0.65 to 1, assumed); where any algorithm may be used
+instead of deterministic ones alone 0.75 (0.4 to 0.98, assumed).
 """,
     wrong="""
 The heuristics are often right, especially in half precision and `channels_last`. Where image sizes vary, each new
-size costs a search: leave the switch off.
+size costs a search: leave the switch off. Where results have to be the same to the last digit, keep
+`cudnn.deterministic`; seeds give nearly the same results without it.
 """,
 )
 
@@ -52,22 +61,39 @@ size costs a search: leave the switch off.
 def find(case: Analysis) -> Iterator[Proposal]:
     """Algorithms that were tried."""
     program = case.run.program if case.run else None
-    if program is None or program.switches is None or {"cudnn_benchmark", "deterministic"} & set(program.switches):
+    if program is None or program.switches is None or "deterministic" in program.switches:
         return
     graph = case.graph
     nodes = convolution_nodes(case)
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes, graph.on_gpu))
-    if took < LEAST_CONVOLUTION_SHARE * whole or not _shapes_are_fixed(case):
+    if took < LEAST_CONVOLUTION_SHARE * whole:
         return
-    text = (
-        f"convolutions take {duration(case.per_step(took))} of GPU time {case.unit.a},"
-        f" {100 * took / whole:,.0f} % of it;"
-        " torch.backends.cudnn.benchmark is off, and their shapes stay"
-    )
+    share = 100 * took / whole
+    text = f"convolutions take {duration(case.per_step(took))} of GPU time {case.unit.a}, {share:,.0f} % of it;"
+    tried = "cudnn_benchmark" in program.switches
+    fixed = not tried and _shapes_are_fixed(case)
+    if DETERMINISTIC in program.switches:
+        best, usual, worst = (
+            partial(scaled, nodes=nodes, factor=left) for left in calibrated.ANY_ALGORITHM_LEFT.rising
+        )
+        fix = assigned("torch.backends.cudnn.deterministic", False)
+        yield Proposal(
+            title="convolutions without cudnn.deterministic",
+            evidence=spans(case, f"{text} torch.backends.cudnn.deterministic is on", nodes),
+            fix=fix + "\n" + assigned("torch.backends.cudnn.benchmark", True) if fixed else fix,
+            change=usual,
+            best=best,
+            worst=worst,
+            changes="the last digits may differ from run to run",
+            key="deterministic",
+        )
+        return
+    if not fixed:
+        return
     best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.TUNED_CONVOLUTIONS.rising)
     yield Proposal(
         title="convolution algorithms that were tried",
-        evidence=spans(case, text, nodes),
+        evidence=spans(case, f"{text} torch.backends.cudnn.benchmark is off, and their shapes stay", nodes),
         fix=assigned("torch.backends.cudnn.benchmark", True),
         change=usual,
         best=best,
@@ -95,6 +121,6 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     lowers=("slow_matmuls",),
-    synonyms=("cudnn", "benchmark", "convolution_algorithms"),
-    titles=("convolution_algorithms_that_were_tried",),
+    synonyms=("cudnn", "benchmark", "convolution_algorithms", "cudnn_deterministic"),
+    titles=("convolution_algorithms_that_were_tried", "convolutions_without_cudnn_deterministic"),
 )

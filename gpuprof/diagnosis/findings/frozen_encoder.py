@@ -78,7 +78,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     own = passes.of_trained
     online = case.trace.rows_named(case.trace.frames.name, ONLINE.search).any()
     # The arguments of trl's trainers that generate their samples do not have the field.
-    online |= case.stack.kind in ("trl", "unsloth") and case.stack.has(FIELD) is False
+    online |= case.stack.builds_on("trl") and case.stack.has(FIELD) is False
     if not online and 0 < own.sum() <= GENERATING_PASSES * passes.trained:
         yield from _proposal(case, passes, own, reference=True)
     # For trainers with this field, a pass that the recording does not name is the reference.

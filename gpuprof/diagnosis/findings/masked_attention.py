@@ -195,9 +195,9 @@ def _fix(case: Analysis) -> Fix:
             loaded = trl or stack.loaded(**options)
             if loaded:
                 ways.append(loaded + note)
-    if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
+    if stack.builds_on("trl") and stack.has("padding_free") is not False:
         ways.append(stack.setting({"padding_free": True}) or code("padding_free=True"))
-    if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
+    if stack.builds_on("trl") and stack.has("packing") is not False:
         ways.append(stack.setting({"packing": False}) or code("packing=False"))
     if not ways:
         ways = [

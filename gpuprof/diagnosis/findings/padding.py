@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.declared.ledger_part import Part
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.quarantine import SAMPLE_BY_SAMPLE, SEPARATES_SAMPLES
 from gpuprof.diagnosis.result.fix import Fix, call, described
 from gpuprof.diagnosis.result.run_model import Work
 from gpuprof.diagnosis.sentences import duration
@@ -81,8 +82,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
     row = round(work.tokens / work.samples) if work.samples else None
     length = {"max_length": row} if row else {}
     filled = f"{work.tokens / (work.micro_steps or 1):,.0f} tokens"
-    # Without variable lengths in attention samples of a row mix; unsloth brings its own.
-    flash = case.stack.kind == "unsloth" or case.stack.takes_attention("flash_attention_2")
+    # Without variable lengths in attention samples of a row mix.
+    flash = case.stack.kind in SEPARATES_SAMPLES or case.stack.takes_attention("flash_attention_2")
     if flash and _knows(case, "packing"):
         yield Proposal(
             title="packing",
@@ -142,7 +143,7 @@ def _knows(case: Analysis, field: str) -> bool:
     arguments do not offer cannot be done by a collator from outside. A model with one output per row needs its rows."""
     if case.stack.labels_rows:
         return False
-    return case.stack.kind not in ("trl", "unsloth") or case.stack.has(field) is not False
+    return not case.stack.builds_on("trl") or case.stack.has(field) is not False
 
 
 def _flattened() -> Fix:
@@ -166,10 +167,8 @@ ABSENT = Absent("packing", _absent)
 
 
 def _needs_flash(case: Analysis) -> str:
-    """With torch's own attention unsloth goes through the samples of a row one after another: padding-free batches of
-    32 samples took 292 to 366 ms on an H200 where the padded ones took 458 and the work itself leaves 170 to 215
-    (scenarios/qwen3_32b_unsloth)."""
-    own = case.ops_named(lambda text: "scaled_dot_product" in text).any()
+    """What to install first where torch's own attention would go through the samples of a row one after another."""
+    own = case.stack.kind in SAMPLE_BY_SAMPLE and case.ops_named(lambda text: "scaled_dot_product" in text).any()
     return "pip install flash-attn  # else attention runs sample by sample\n" if own else ""
 
 

@@ -110,6 +110,10 @@ class Stack:
                 return found
         return as_fix(setting) or as_fix(torch)
 
+    def builds_on(self, kind: str) -> bool:
+        """Whether fixes for this kind fit: unsloth builds on TRL, and TRL on transformers."""
+        return kind in _BUILDS_ON.get(self.kind, ())
+
     @property
     def arguments(self) -> str:
         """The class that holds the training arguments; empty if it is one of TRL's and it is unknown which one."""
@@ -134,7 +138,7 @@ class Stack:
         if all(flags):
             flags += [self.flag(name, value) for name, value in (extra or {}).items()]
             return joined([flag.fix for flag in flags if flag is not None], " ") + note
-        if "transformers" not in _BUILDS_ON.get(self.kind, ()) or any(self.has(name) is False for name in values):
+        if not self.builds_on("transformers") or any(self.has(name) is False for name in values):
             return Fix()
         given = {**values, **{name: value for name, value in (extra or {}).items() if self.has(name) is not False}}
         return arguments(self.arguments, given) + note

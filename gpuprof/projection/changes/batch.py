@@ -191,7 +191,7 @@ def _filled(timeline: Timeline, factor: F64) -> F64:
 
 
 def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: float | F64 | None) -> F64:
-    """Of the matmuls' memory time the part that reads weights; 0 where the rows are not known."""
+    """The part of each matmul's memory time that reads weights; 0 if its rows are unknown."""
     work = roofline.work
     if rows is None:
         return np.zeros(len(memory_ns))

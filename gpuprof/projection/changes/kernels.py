@@ -94,8 +94,8 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
 
 
 def _traffic(roofline: Roofline, ns: F64, memory_ns: F64, latency: F64) -> tuple[F64, F64, F64, F64]:
-    """Per event the time of its traffic here: at least, likely and at most; and the latency that scales with the latter
-    two. All alike but where the traffic is guessed and the guess is less than usual, or more than can be."""
+    """Time of each event's memory traffic here: lowest, expected and highest; and the latency that scales with the last
+    two. The three are equal unless the traffic is an estimate that is lower than usual or higher than possible."""
     floor = roofline.ceilings.launch_floor_ns
     room = np.maximum(ns - floor, 0.0)
     usual = calibrated.USUAL_REACH.value * room
@@ -111,14 +111,14 @@ def _traffic(roofline: Roofline, ns: F64, memory_ns: F64, latency: F64) -> tuple
 
 
 def _streamed(by_memory: F64, by_clock: float) -> F64:
-    """Time there over here of a kernel of which only is known that it multiplies no matrices."""
+    """Ratio of the times there and here of a kernel of which it is only known that it is no matrix multiplication."""
     traffic = calibrated.USUAL_REACH.value**2
     return np.sqrt(1 + traffic * (by_memory**2 - 1) + (1 - traffic) * (by_clock**2 - 1))
 
 
 def _held_back(ns: F64, compute_ns: F64, memory_ns: F64) -> F64:
-    """Per event what a memory-bound kernel's time holds in addition to its traffic; 0 for one that is bound by
-    arithmetic, all of whose time goes with it."""
+    """Time of each memory-bound kernel in addition to its traffic; 0 for a compute-bound one, all of whose time scales
+    with its arithmetic."""
     moves = memory_ns > compute_ns
     return np.where(moves, np.sqrt(np.maximum(ns**2 - np.minimum(memory_ns, ns) ** 2, 0.0)), 0.0)
 

@@ -113,7 +113,7 @@ def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: 
 
 
 def share_that_fits(found: MemoryFit, use: Usage, tokens: float, batch: float | None) -> float | None:
-    """As large a half, quarter … of a pass of `tokens` tokens and `batch` samples, as fits; None if nothing of it
+    """The largest of a half, a quarter … of a pass of `tokens` tokens and `batch` samples that fits; None if none
     does."""
     room = found.usable_bytes - use.static_bytes
     share = 1.0

@@ -52,7 +52,7 @@ class Pieces:
 
 
 def _last_to_start(lanes: I32, start_ns: I64, lane: I32, t: I64, side: Literal["left", "right"]) -> I64:
-    """Of pieces given as columns the last of each `lane` that starts before t, for "right" also at t; or -1."""
+    """The last piece of each `lane` that starts before t (with "right": before or at t); -1 without one."""
     found = np.full(len(t), -1, np.int64)
     for thread in np.unique(lane).tolist():
         rows = np.flatnonzero(lanes == thread)
@@ -63,7 +63,7 @@ def _last_to_start(lanes: I32, start_ns: I64, lane: I32, t: I64, side: Literal["
 
 
 class Handover(NamedTuple):
-    """One thread goes on where another one has come to."""
+    """One thread continues once another one has reached a point."""
 
     source: int
     """The piece after which it does."""
@@ -184,7 +184,7 @@ def _passes(timeline: Timeline, moments: dict[int, I64]) -> list[Pass]:
 
 
 def _handovers(pieces: Pieces, main: int, one: Pass) -> list[Handover]:
-    """The pass begins when the main thread has come to it, and that one goes on when all of it has ended."""
+    """A pass begins when the main thread reaches it, and the main thread continues when all of the pass has ended."""
 
     def find(look, thread: int, t: int) -> int:
         return int(look(np.array([thread], np.int32), np.array([t]))[0])

@@ -28,8 +28,8 @@ FLAT_GAIN: Assumed[Share] = 5e-3
 """Where taking out more gains less than this the step does not wait for what recording cost."""
 QUICKER_HOST: Assumed[Share] = 0.9
 CPU_LIMITED: Assumed[Share] = 0.01
-"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU is the limit
-it."""
+"""If a CPU that takes 0.9 of the time shortens the step by less than this, the GPU limits the step, which then says
+nothing more about the CPU."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good when the step is this near to the measured one."""
 KNOWN_TO: Assumed[Share] = 1e-4
@@ -117,11 +117,11 @@ def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
 def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_ns: float) -> tuple[float, Graph]:
     """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
 
-    A step that the GPU is the limit says of the host only that it is not slower than that; to fit the host to what is
-    left between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless
-    the GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
-    event, then by its own speed. Where even all of the cost hardly changes the step, the cost of an event is `least` at
-    the least: what is missing then is no matter of the host.
+    If the GPU limits the step, the step only says that the CPU is not slower than that. Fitting the CPU to the small
+    difference that is left would fit it to the GPU's noise. So the CPU keeps its usual speed unless the GPU's noise
+    does not explain the measured step, and then departs from it only as far as needed: first by the cost of an event,
+    then by its own speed. Where even all of the cost hardly changes the step, an event costs at least `least`: the
+    CPU does not explain the rest of the difference.
     """
     most = profiler_calibrated.SPREAD.value * pace
     differs = _differs(graph)

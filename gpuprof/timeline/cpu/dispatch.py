@@ -30,7 +30,7 @@ def has_ops(trace: Trace) -> bool:
 
 
 def recorded_ops(trace: Trace) -> Mask:
-    """Mask of the ops and ranges that were recorded here, and cost it time; the others are from another recording."""
+    """Mask of the ops and ranges that this recording recorded, which took time; others come from another one."""
     return (trace.ops.kind != OP) | (trace.ops_from is None)
 
 

@@ -21,8 +21,9 @@ _CHOICE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 KINDS = ("switch", "on_off", "boolean", "value", "assigned")
 """What a flag takes: nothing; nothing, with an opposite flag; true or false; a value; a value after `=`."""
 
-SWITCHES = ("anomaly", "deterministic", "cudnn_benchmark")
-"""Of torch: anomaly detection, deterministic algorithms, cuDNN's search for the quickest algorithm."""
+SWITCHES = ("anomaly", "deterministic", "cudnn_benchmark", "cudnn_deterministic")
+"""Of torch: anomaly detection, deterministic algorithms, cuDNN's search for the quickest algorithm, and its restriction
+to deterministic ones."""
 
 
 @dataclass(frozen=True, slots=True)

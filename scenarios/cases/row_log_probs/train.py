@@ -1,5 +1,6 @@
-"""A policy update on packed tokens whose log-probabilities TRL's `selective_log_softmax` takes row by row, as its
-path without a fused kernel does. `after`: rows in chunks of 512. The function is TRL's own code.
+"""A policy update on packed tokens whose log-probabilities TRL's `selective_log_softmax` takes row by row, as it does
+where its fused kernel cannot run, such as for several choices a token. `after`: rows in chunks of 512. The function is
+TRL's own code.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from scenarios.support.run import Run, main
 
 
 def train(run: Run) -> None:
-    if hasattr(library, "is_triton_available"):  # releases with a fused kernel use it where triton is installed
-        library.is_triton_available = lambda: False
     shape = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}
     model = models.build("tinyllama-1.1b", run.device, tiny=run.tiny, **shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=not run.tiny)
@@ -25,7 +24,7 @@ def train(run: Run) -> None:
     for _ in run.steps():
         tokens = next(batches)
         logits = model(input_ids=tokens).logits[0]
-        wanted = tokens[0].roll(-1)
+        wanted = tokens[0].roll(-1)[:, None]  # one of K choices a token: the fused kernel takes no such list
         if run.fix == "after":
             logits, wanted = logits.unflatten(0, (-1, chunk)), wanted.unflatten(0, (-1, chunk))
         chosen = library.selective_log_softmax(logits, wanted).flatten()

@@ -1,4 +1,4 @@
-// A tree told by name alone: what each name costs by itself, and with all it holds, wherever it stands.
+// A tree summed by name alone: what each name costs by itself, and with all it holds, wherever it stands.
 
 import type { Icicle } from "./icicle.ts";
 

@@ -1,4 +1,4 @@
-// What a search finds in a tree, and the time it makes up: a match inside a match is the same time, told once.
+// What a search finds in a tree, and the time it makes up: a match inside a match is the same time, counted once.
 
 import type { Tree } from "../data.ts";
 

@@ -1,4 +1,4 @@
-// What is told of a bar, beside the pointer. Text only.
+// What is known of a bar, next to the pointer. Text only.
 
 import { NOTHING, type ReportData, type Tree } from "../data.ts";
 import { h } from "../dom.ts";

@@ -1,4 +1,4 @@
-// The columns of the kernel table: what each holds, how it is told, and how lines are sorted by it.
+// The columns of the kernel table: what each holds, how it is shown, and how lines are sorted by it.
 
 import { count, duration, scaled, share } from "../format.ts";
 import { type Line, NOT_KNOWN } from "./lines.ts";

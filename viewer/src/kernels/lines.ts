@@ -17,7 +17,7 @@ export interface Line {
   /** Over the recorded steps; likewise ns. */
   count: number;
   ns: number;
-  /** Null for a sum: it cannot be told from medians. */
+  /** Null for a sum: it does not follow from medians. */
   median_ns: number | null;
   max_ns: number;
   bound: string | null;

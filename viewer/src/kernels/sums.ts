@@ -38,7 +38,7 @@ export function sum(key: string, name: string, members: Line[]): Line {
   };
 }
 
-/** One sum for each word that the lines are told apart by; in no order that matters. */
+/** One sum for each word by which the lines are grouped, in any order. */
 export function group(lines: readonly Line[], by: Grouping): Line[] {
   const groups = new Map<string, Line[]>();
   for (const line of lines) {

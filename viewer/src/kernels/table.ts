@@ -63,7 +63,7 @@ export function row(line: Line, { columns, whole, paints }: Shape, open: boolean
   return h("tr", { class: line.members.length > 0 ? "sum" : depth > 0 ? "member" : "" }, ...cells);
 }
 
-/** What else there is to tell of a kernel, in a row below its own. */
+/** The other facts about a kernel, in a row below its own. */
 export function detailRow(line: Line, { columns, whole }: Shape, asked: Asked): HTMLTableRowElement {
   const terms: [string, string][] = [["name", line.full || line.name]];
   for (const column of columns) {
@@ -136,7 +136,7 @@ function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLE
   return h("th", { scope: "row", title: line.full || line.name, class: depth > 0 ? "inner" : "" }, toggle, name, size, place);
 }
 
-/** `aten::copy_ · Linear · backward`: what tells kernels of one name apart where there are no columns for it. */
+/** `aten::copy_ · Linear · backward`: what distinguishes kernels of one name where there are no columns for it. */
 function placeOf(line: Line): string {
   return [line.op, tail(line.module), line.phase].filter((word) => word !== "" && word !== NOT_KNOWN).join(" · ");
 }

@@ -1,4 +1,4 @@
-// The panel under the tracks: everything there is to tell of the selected event, and what a measured range holds.
+// The panel under the tracks: everything known about the selected event, and what a measured range holds.
 
 import { NOTHING, type ReportData } from "../data.ts";
 import { h } from "../dom.ts";

@@ -1,4 +1,4 @@
-// What there is to tell of one event.
+// The facts about one event.
 
 import { laneOf, NOTHING, type ReportData } from "../data.ts";
 import { awaitedBy, frameOf, launchesOf, queuedNs, stackOf, workOf, type Launches, type Work } from "./links.ts";

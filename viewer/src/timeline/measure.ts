@@ -46,7 +46,7 @@ export function stretchOf(
     lane.paints.forEach((paint, s) => (into[paint] += ns[s]));
   }
   const inside = Math.min(to, data.window[1]) - Math.max(from, data.window[0]);
-  // Waits are told within the analysed window only.
+  // Waits are known within the analysed window only.
   const busyNs = waited !== null && inside > 0 ? Math.max(0, inside - waited) : fullest;
   return { group, busyNs, work: shares(work), waits: shares(waits) };
 }

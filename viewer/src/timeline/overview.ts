@@ -35,7 +35,7 @@ function stripOf(data: ReportData, sums: readonly LaneSums[], group: number, who
     const waited = idle.reduce((a, b) => a + b, 0);
     const inside = Math.min(from + pixel, data.window[1]) - Math.max(from, data.window[0]);
     const ran = work.reduce((a, b) => a + b, 0);
-    // Streams overlap; waits do not. Outside of the window waits are not told.
+    // Streams overlap; waits do not. Outside of the window waits are not known.
     const busy = waits.length > 0 && inside > 0.5 * pixel ? inside - waited : Math.min(ran, pixel);
     strip.busy[x] = Math.max(0, Math.min(1, busy / pixel));
   }

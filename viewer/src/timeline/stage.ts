@@ -1,4 +1,4 @@
-// What the timeline shows right now, and the ways to change it. Whoever draws or tells of it listens.
+// What the timeline shows right now, and the ways to change it. What draws or describes it listens.
 
 import { laneIndex, NOTHING, type ReportData } from "../data.ts";
 import { lazyLaunches } from "./facts.ts";
@@ -33,7 +33,7 @@ export class Stage {
   measuring = false;
   /** When the flash of the selected event ends, by the page's clock. */
   flashUntil = 0;
-  /** Sets the scroll of the tracks; the page's scroller answers by telling `scroll`. */
+  /** Sets the scroll of the tracks; the page's scroller answers by calling `scroll`. */
   scrollTo: (y: number) => void = () => {};
   private readonly listeners: ((change: Change) => void)[] = [];
   private glide: { from: Span; to: Span; began: number } | null = null;

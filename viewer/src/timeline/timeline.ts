@@ -72,7 +72,7 @@ export function startTimeline(container: HTMLElement, data: ReportData): Timelin
     screen.arrows = tellDetails(all, stage);
     all.legend.replaceChildren(legends(data));
   };
-  // The theme changes first: whoever is told of paper later draws in the light one.
+  // The theme changes first: listeners that hear of paper later draw in the light one.
   onTheme(restyle);
   onPaper(
     () => {
@@ -163,7 +163,7 @@ function reveal(stage: Stage, start: number, ns: number, track: string, what: st
   const { data } = stage;
   stage.glideTo(around(start, ns, stage.whole));
   const event = eventNamed(data, start, ns, tracksNamed(data, track), what);
-  // What a range of many events is made of, its measure tells.
+  // The measure of a range of many events says what they are.
   const its = event === NOTHING ? 0 : data.events.ns[event];
   const meant = its > MOST_OF * ns && ns > MOST_OF * its;
   stage.setMeasured(meant || ns <= 0 ? null : { start, end: start + ns });

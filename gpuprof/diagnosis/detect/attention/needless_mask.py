@@ -78,7 +78,7 @@ def find_needless_mask(case: Analysis) -> NeedlessMask | None:
 def _of_transformers(case: Analysis) -> bool:
     model = (case.run.model if case.run else None) or {}
     named = str(model.get("module") or "").startswith("transformers.") or model.get("type") is not None
-    return named or case.stack.kind in ("transformers", "trl", "unsloth")
+    return named or case.stack.builds_on("transformers")
 
 
 Shape = tuple[int, ...]

@@ -30,6 +30,8 @@ MOST_CHANNELS: Assumed[Entries] = 4
 """Most channels of a picture: more are of a layer's output."""
 FEWEST_MATMULS: Assumed[Ops] = 4
 """Fewest matrix multiplications and convolutions of a pass: fewer are a head or a single layer."""
+RECORDS: Assumed[Share] = 0.5
+"""Part of the ops of a pass from which on autograd records it."""
 SAME_OPS: Assumed[Share] = 0.8
 """Part of the ops from one beginning to the next that must be the same in all passes: the rest is Python of the loss,
 masks, and what is done with a result."""
@@ -96,10 +98,14 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     """(first, last op) of each pass of an interval; None where there are not several of the same ops."""
     ops, strings = case.trace.ops, case.trace.strings
     begins = _begins(case, rows)
+    ends = [*begins[1:], len(rows)]
+    # Those of a teacher or a reference model run without gradients.
+    recorded = [bool((ops.sequence[rows[at:end]] >= 0).mean() > RECORDS) for at, end in zip(begins, ends, strict=True)]
+    least = min((end - at for at, end, own in zip(begins, ends, recorded, strict=True) if own), default=0)
+    begins = [at for at, own in zip(begins, recorded, strict=True) if own]
     if len(begins) < 2:
         return None
     names = ops.name[rows].astype(np.int64)
-    least = int(np.diff(begins).min())
     pieces = [names[at : at + least] for at in begins]
     length = min(_same(pieces[0], piece) for piece in pieces[1:])
     if length < SAME_OPS * least:
@@ -108,9 +114,6 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     kinds = [strings[int(ops.name[row])] for row in first]
     if sum(kind in PRODUCTS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
         return None
-    recorded = [int((ops.sequence[rows[at : at + length]] >= 0).sum()) for at in begins]
-    if min(recorded) < max(recorded) or not max(recorded):
-        return None  # one of them is without gradients: a teacher, a reference model
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
 
 

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, FUSABLE, comp
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.quarantine import COMPILES_ITSELF, READS_MASK
 from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import Removing
@@ -33,9 +34,6 @@ REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "mem
 MOST_BREAKS: Assumed[Entries] = 4
 """Most waits for a value in one forward and backward pass; more would split the graph too often. A model's own checks
 of its inputs are one or two, a loop over experts or a hook per layer causes many."""
-OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
-"""Modules of torch.nn that read the values of their mask unless `is_causal` is passed. This breaks the graph, and
-Dynamo does not resume inside torch's own code: all their layers stay eager."""
 ACROSS_ROWS = re.compile(
     r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_group_norm|native_(layer|group)_norm_backward"
     r"|_fused_rms_norm_backward)$"
@@ -91,7 +89,7 @@ EAGER = "torch.nn's Transformer reads its mask's values and stays eager; pass is
 
 def looks_at_mask(case: Analysis) -> bool:
     """Whether torch's own encoder or decoder waits for a value of its mask and so would not be compiled."""
-    return bool((waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
+    return bool((waiting(case) & case.nodes_within(case.ops_named(READS_MASK.__contains__))).any())
 
 
 def passes_launch(case: Analysis) -> str:
@@ -130,7 +128,7 @@ def waits_too_often(case: Analysis) -> bool:
 def whole_passes(case: Analysis) -> Passes | None:
     """The work that would be compiled if no wait split it; None if it already is, or if nothing could be fused."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
-    if case.stack.kind == "unsloth":  # compiles what it can itself, and has its own kernels for the rest
+    if case.stack.kind in COMPILES_ITSELF:
         return None
     if compiled_share(case.timeline) >= COMPILED_SHARE or is_before_2(case):
         return None

@@ -13,7 +13,8 @@ from gpuprof.costs.formulas.gemm import Matmul, product_of
 from gpuprof.costs.fp8 import FORWARD, GRAD_INPUT, GRAD_WEIGHT
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
-from gpuprof.tracefile.trace import I64, NO_TEXT
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import I64, NO_TEXT, Trace
 from gpuprof.units import Assumed, Elements, Published
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class LayerMatmul:
     """Its kernels as nodes of the graph, the longest first."""
 
 
+@remembered
 def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     """All matmuls of linear layers in the recorded passes, in launch order, without those of unknown shapes."""
     graph, ops, links = case.graph, case.trace.ops, case.timeline.links
@@ -56,12 +58,19 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     by_op: dict[int, list[int]] = {}
     for node, row in zip(nodes.tolist(), op.tolist(), strict=True):
         by_op.setdefault(row, []).append(node)
-    shaped = [(row, found, one) for row, found in by_op.items() if (one := _product(case, row)) is not None]
+    products: dict[tuple[int, int, int], Matmul | None] = {}
+    shaped = list[tuple[list[int], Matmul]]()
+    for row, found in by_op.items():
+        texts = int(ops.name[row]), int(ops.dims[row]), int(ops.types[row])
+        if texts not in products:
+            products[texts] = _product(case.trace, *texts)
+        if (one := products[texts]) is not None:
+            shaped.append((found, one))
     forward = Counter(
-        (one.m, one.k, one.n) for _, found, one in shaped if graph.phase[found[0]] != BACKWARD
+        (one.m, one.k, one.n) for found, one in shaped if graph.phase[found[0]] != BACKWARD
     )  # fmt: skip
     result, before = [], (0.0, 0.0)
-    for _, found, one in shaped:
+    for found, one in shaped:
         rows = np.array(sorted(found, key=lambda node: -graph.duration_ns[node]), np.int64)
         m, k, n, role = _as_layer(one, forward, graph.phase[found[0]] == BACKWARD)
         if max(k, n) >= FEWEST_OUTPUT_COLUMNS:
@@ -72,13 +81,13 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     return result
 
 
-def _product(case: Analysis, row: int) -> Matmul | None:
-    """The matrix multiplication of an op in half precision; None if it is none, or if its shapes are unknown."""
-    ops, trace = case.trace.ops, case.trace
-    name = trace.strings[ops.name[row]]
-    if name not in OPS or ops.dims[row] == NO_TEXT or ops.types[row] == NO_TEXT:
+def _product(trace: Trace, name_text: int, dims: int, types: int) -> Matmul | None:
+    """The matrix multiplication of an op in half precision, from the ids of its texts; None if it is none, or if its
+    shapes are unknown."""
+    name = trace.strings[name_text]
+    if name not in OPS or dims == NO_TEXT or types == NO_TEXT:
         return None
-    arguments = parse(name, trace.text(int(ops.dims[row])), trace.text(int(ops.types[row])), None, None)
+    arguments = parse(name, trace.text(dims), trace.text(types), None, None)
     found = product_of(arguments)
     if found is None or found.batch != 1 or found.left.type not in HALF or min(found.m, found.n, found.k) < 1:
         return None

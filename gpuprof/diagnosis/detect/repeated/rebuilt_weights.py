@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Elements, Place, Published, Times
 
@@ -55,6 +58,7 @@ class Rebuilt:
     """Those that add, scale and copy the whole result."""
 
 
+@remembered
 def rebuilt_weights(case: Analysis) -> Rebuilt | None:
     """The rebuilt weights; None if there are none. Needs shapes."""
     trace, host = case.trace, case.timeline.host.op
@@ -64,8 +68,9 @@ def rebuilt_weights(case: Analysis) -> Rebuilt | None:
     thin: list[tuple[Shape, int]] = []
     weights: set[Shape] = set()
     tokens: Counter[int] = Counter()
+    operands = _operands(case)
     for row in np.flatnonzero(ahead & case.ops_named(_WEIGHTS.__contains__)).tolist():
-        pair = _operands(case, row)
+        pair = operands(int(trace.ops.name[row]), int(trace.ops.dims[row]))
         if pair is None:
             continue
         left, right = pair
@@ -95,14 +100,19 @@ def rebuilt_weights(case: Analysis) -> Rebuilt | None:
     return Rebuilt(tuple(sorted(found)), sum(found.values()) / case.steps, built, add[graph.gpu_row] & graph.on_gpu)
 
 
-def _operands(case: Analysis, row: int) -> tuple[Shape, Shape] | None:
-    """Shapes of the two arguments that an op multiplies; None where they were not recorded."""
-    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
-    at = _WEIGHTS[case.trace.strings[int(case.trace.ops.name[row])]]
-    if len(shapes) <= at[1]:
-        return None
-    left, right = shapes[at[0]], shapes[at[1]]
-    return (left, right) if left and right and len(left) >= 2 and len(right) >= 2 else None
+def _operands(case: Analysis) -> Callable[[int, int], tuple[Shape, Shape] | None]:
+    """A function from the ids of an op's name and shapes to the shapes of the two arguments that it multiplies; None
+    where they were not recorded."""
+
+    @cache
+    def operands(name: int, dims: int) -> tuple[Shape, Shape] | None:
+        shapes, at = shapes_in(case, dims), _WEIGHTS[case.trace.strings[name]]
+        if len(shapes) <= at[1]:
+            return None
+        left, right = shapes[at[0]], shapes[at[1]]
+        return (left, right) if left and right and len(left) >= 2 and len(right) >= 2 else None
+
+    return operands
 
 
 def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mask]:
@@ -110,19 +120,25 @@ def _around(case: Analysis, inside: Mask, shapes: set[Shape]) -> tuple[Mask, Mas
     names = _AROUND | set(_FACTORS)
     added, factors = (np.zeros(len(case.trace.ops), bool) for _ in range(2))
     rows: I64 = np.flatnonzero(inside & case.ops_named(names.__contains__))
-    for row in rows.tolist():
-        name = case.trace.strings[int(case.trace.ops.name[row])]
-        if name in _AROUND:
-            given = shapes_in(case, int(case.trace.ops.dims[row]))
-            added[row] = bool(given and given[0] and len(given[0]) >= 2 and _plain(given[0]) in shapes)
-            continue
-        pair = _operands(case, row)
+    operands = _operands(case)
+
+    @cache
+    def kind(name: int, dims: int) -> tuple[bool, bool]:
+        """Whether an op with such arguments is (added, a factor)."""
+        if case.trace.strings[name] in _AROUND:
+            given = shapes_in(case, dims)
+            return bool(given and given[0] and len(given[0]) >= 2 and _plain(given[0]) in shapes), False
+        pair = operands(name, dims)
         if pair is None:
-            continue
+            return False, False
         left, right = pair
         result, small = (*left[:-1], right[-1]), min(left[-2], left[-1], right[-1])
         thin = THIN_RATIO * small <= sorted((left[-2], left[-1], right[-1]))[1]
-        factors[row] = thin and any(_plain(one) in shapes for one in (left, right, result))
+        return False, thin and any(_plain(one) in shapes for one in (left, right, result))
+
+    ops = case.trace.ops
+    for row, name, dims in zip(rows.tolist(), ops.name[rows].tolist(), ops.dims[rows].tolist(), strict=True):
+        added[row], factors[row] = kind(name, dims)
     return added, factors
 
 

@@ -1,0 +1,98 @@
+"""Steps that are only noted (record/tape.py) have the same lines as those that are worked out as they happen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from helpers.installed import need
+from helpers.started import environment
+from helpers.warm_torch import warm_python
+
+need("torch")
+TRAINS = """
+import json, sys
+from pathlib import Path
+import torch
+from gpuprof.record.attach import holder
+from gpuprof.record.session import Session
+from gpuprof.record.tape import Tape
+
+how, folder = sys.argv[1], Path(sys.argv[2])
+torch.set_num_threads(1)
+folder.mkdir()
+options = {"settle": 5, "baseline": 12, "steps": 1, "sampling": False, "report": False}
+(folder / "manifest.json").write_text(json.dumps({"schema": "gpuprof.run/1", "status": "running", "options": options}))
+noted = [0]
+if how == "worked out":
+    Session._begin_tape = lambda self: None
+else:
+    work_out = Tape.work_out
+
+    def counted(self):
+        noted[0] += sum(event[0] == 3 for event in self._events)
+        work_out(self)
+
+    Tape.work_out = counted
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def forward(self, input_ids):
+        return self.layer(input_ids.float().mean().view(1)).sum()
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        return {"input_ids": torch.ones(8 + index // 8 % 3, dtype=torch.long)}
+
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+batches = iter(torch.utils.data.DataLoader(Data(), batch_size=4))
+holder.record_into(folder)
+holder.attach_optimizers(sys.modules["torch.optim.optimizer"])
+for step in range(40):
+    for _ in range(2):
+        model(**next(batches)).backward()
+    if step == 12:
+        model.eval()
+        model(**next(batches))
+        model.train()
+        next(batches)
+    optimizer.step()
+    if step == 14:
+        optimizer.step()  # again without a new gradient
+    optimizer.zero_grad()
+holder.end()
+print(noted[0])
+"""
+COMPARED = ("step", "stage", "micro_steps", "samples", "tokens", "pairs", "new_shapes", "profiled")
+
+
+def lines_of(tmp_path: Path, how: str) -> tuple[list[tuple], int]:
+    (tmp_path / "train.py").write_text(TRAINS)
+    done = subprocess.run(
+        [warm_python(), "train.py", how, str(tmp_path / how)],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / how / "steps.jsonl").read_text().splitlines()]
+    timed = [line for line in lines if line["stage"].startswith("baseline")]
+    assert all(line["ns"] > line["data_ns"] >= 0 for line in timed)
+    evaluated = [line["step"] for line in timed if line.get("evaluation_ns")]
+    return [*(tuple(line[name] for name in COMPARED) for line in timed), tuple(evaluated)], int(done.stdout.split()[-1])
+
+
+def test_noted_steps_have_the_lines_of_those_that_are_worked_out(tmp_path: Path):
+    noted, count = lines_of(tmp_path, "noted")
+    usual, none = lines_of(tmp_path, "worked out")
+    assert noted == usual and len(usual) == 12 + 12 + 1
+    assert (count > 15, none) == (True, 0), "most of the baseline's steps are only noted"
