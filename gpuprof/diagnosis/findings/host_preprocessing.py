@@ -90,7 +90,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     random = _making_random_numbers(case)
     yield from _on_the_gpu(case, random)
-    nodes = preparing(graph)
+    nodes = preparing(graph).copy()
     drawn, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes & (random >= 0), nodes))
     if whole - drawn < PREPARING_SHARE * whole:
         nodes &= random < 0  # noise alone needs no worker; that of augmented samples is part of them

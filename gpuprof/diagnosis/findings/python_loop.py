@@ -61,8 +61,8 @@ layer before. A loop that only lists tensors (views, `.detach()`) and launches n
 needs that list, too.
 A model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU copies to the GPU in each
 round, as a policy is for one environment after another: what it returned in the round before can reach the next one
-through Python only. Rounds that follow one another before Python does something else for at least 4 times as long are
-counted: so many rows are known at once. Not in inference.
+through Python only. The rounds between two long pauses (at least 4 times the usual Python between rounds) are counted:
+their rows are known at once. Not in inference.
 """,
     gain="""
 Launches and Python code of a loop become those of two rounds (one to four). So does the time that each of its kernels

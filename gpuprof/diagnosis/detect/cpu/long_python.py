@@ -9,7 +9,6 @@ import numpy as np
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.cpu.collecting import collecting
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu, find_offload
-from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.projection.changes.sample_preparation import preparing
 from gpuprof.record.phase_names import ENVIRONMENT, PART_RANGE, REWARD, UNRECORDED_RANGE, range_of
 from gpuprof.replay.graph import HOST, Graph
@@ -37,9 +36,6 @@ def long_stretches(case: Analysis) -> Mask:
     python = outside & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)
     long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, LEAST_STRETCH_SHARE * case.step_ns)
     nodes = python & long & ~preparing(graph) & ~_silent(graph)
-    tables = find_copied_tables(case)
-    if tables is not None:
-        nodes &= ~tables.nodes
     garbage = collecting(case)
     if garbage is not None:
         nodes[garbage.nodes] = False
