@@ -48,3 +48,7 @@ IDLE_PART = Number(
     "What goes of a backward pass without gradients that no optimizer uses, relative to the share of parameters that "
     "it would take: layers differ in time for each parameter.",
 )  # fmt: skip
+UNUSED_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that a program does not read gradients itself that no optimizer uses.",
+)  # fmt: skip

@@ -132,6 +132,15 @@ def _shapes(text: str | None) -> tuple[tuple[int, ...] | None, ...]:
     return tuple(tuple(shape) if _is_shape(shape) else None for shape in _list(text))
 
 
+def nested_shapes(text: str | None) -> list[list[tuple[int, ...]]]:
+    """Shapes of an op's tensors for each argument: of several for a list, of none for a number."""
+    found = []
+    for shape in _list(text):
+        each = [shape] if _is_shape(shape) else shape if isinstance(shape, list) else []
+        found.append([tuple(one) for one in each if one and _is_shape(one)])
+    return found
+
+
 def _list(text: str | None) -> list[Any]:
     found = _decode(text)
     return list(found) if isinstance(found, list) else []

@@ -116,7 +116,7 @@ def _small(case: Analysis) -> Iterator[Proposal]:
         change=lambda graph: removed(without_waits(graph, waits), nodes),
         worst=lambda graph: without_waits(graph, waits),
         odds=calibrated.SMALL_ON_GPU.value,
-        needs="what is copied is the same in each step, or can be computed on the GPU",
+        needs="what is copied is always the same, or can be computed on the GPU",
         claims=("offloaded_copies",),
         key="small",
     )

@@ -137,7 +137,7 @@ def find_repeated(case: Analysis) -> Repeated | None:
         return None
     launches = np.zeros(len(ops) + 1, bool)
     launches[case.timeline.links.op] = True
-    products = case.ops_named(is_matmul) & launches[:-1]
+    products = case.ops_named(lambda text: is_matmul(text) or "convolution" in text) & launches[:-1]
     random = case.ops_named(lambda text: text.removeprefix("aten::").startswith(RANDOM))
     alike = np.array([_repeats(case, row, products, random) for row in rows.tolist()])
     if not alike.any():

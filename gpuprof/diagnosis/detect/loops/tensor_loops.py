@@ -76,8 +76,8 @@ def _reading_loops(case: Analysis) -> TensorLoops | None:
     if loops is None:
         return None
     names = [ops_of(case, loops, i) for i in range(len(loops.rounds))]
-    reads = np.array([all(map(LOOKS_AT.match, mine)) and any(map(READ.match, mine)) for mine in names])
-    changes = np.array([all(map(CHANGES.match, mine)) and mine != ["aten::detach"] for mine in names])
+    reads = np.array([all(map(LOOKS_AT.match, mine)) and any(map(READ.match, mine)) for mine in names], bool)
+    changes = np.array([all(map(CHANGES.match, mine)) and mine != ["aten::detach"] for mine in names], bool)
     loop = nodes_in(graph, loops.stretches)
     count = len(loops.rounds)
     known = loop >= 0

@@ -1,0 +1,194 @@
+"""The end of a backward pass that only makes gradients that are cleared before an optimizer uses them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.costs.arguments import nested_shapes
+from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.projection.changes.batch import ACCUMULATE
+from gpuprof.replay.stretches import Stretches
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64
+from gpuprof.units import Assumed, Ops, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+Shape = tuple[int, ...]
+FEWEST_NODES: Assumed[Ops] = 10
+"""Nodes of autograd after the last gradient that is used, from which on it is a part of a model: a layer's cast and
+lookup are fewer."""
+CLEAR_SHARE: Assumed[Share] = 0.5
+"""Share of the discarded gradients whose shape no optimizer updates at all; of the rest others have the shape, too."""
+_SUM = "torch::autograd::AccumulateGrad"
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """Ends of backward passes whose gradients are not used."""
+
+    stretches: Stretches
+    gradients: float
+    """That they make, per step."""
+    weights: bool
+    """Whether they are made more than once in a step, and so are those of weights; otherwise they are of inputs, or of
+    weights in no optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A backward pass: rows of autograd's nodes in order of time, and what it adds to."""
+
+    rows: I64
+    sums: I64
+    """Positions in `rows` of sums into gradients."""
+    shapes: list[Shape]
+    """Of these gradients."""
+    fresh: list[bool]
+    """Whether there was no gradient yet."""
+
+
+def find_discarded(case: Analysis) -> Discarded | None:
+    """What a backward pass computes after the last gradient that an optimizer uses, where the gradients made there are
+    cleared before the next step of an optimizer that updates weights of their shapes. None where there is nothing."""
+    passes = list(_passes(case))
+    updates = _updates(case)
+    if not passes or not updates:
+        return None
+    inputs = _embedded(case)
+    starts, ends, threads, count = [], [], [], 0
+    ops = case.trace.ops
+    for at, one in enumerate(passes):
+        cut = _end_of_use(case, passes, at, updates, inputs)
+        if cut is None:
+            continue
+        rest = one.rows[cut + 1 :]
+        threads.append(int(ops.thread[rest[0]]))
+        starts.append(int(ops.start_ns[rest[0]]))
+        ends.append(int(ops.end_ns[rest].max()))
+        count += int((one.sums > cut).sum())
+    if not threads:
+        return None
+    stretches = Stretches(np.array(threads, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
+    return Discarded(stretches, count / case.steps, len(passes) > case.steps)
+
+
+def _passes(case: Analysis) -> Iterator[_Pass]:
+    """Backward passes of the window, in order of time; those whose gradients are differentiated again are left out."""
+    ops, backward = case.trace.ops, case.timeline.host.backward
+    low, high = case.timeline.window
+    engine = np.flatnonzero(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)))
+    engine = engine[np.argsort(ops.start_ns[engine], kind="stable")]
+    sums = case.ops_named(lambda name: name == ACCUMULATE)
+    inner = set(case.timeline.host.differentiable.start.tolist())
+    calls = np.flatnonzero(case.ops_named(lambda name: name == _SUM))
+    calls = calls[np.argsort(ops.start_ns[calls], kind="stable")]
+    adds = case.ops_within(case.ops_named(lambda name: name == _SUM)) & case.ops_named(
+        lambda name: name in ("aten::add_", "aten::add")
+    )
+    added = np.sort(ops.start_ns[adds])
+    for start, end in zip(backward.start.tolist(), backward.end.tolist(), strict=True):
+        if start < low or end > high or start in inner:
+            continue
+        rows = engine[(ops.start_ns[engine] >= start) & (ops.end_ns[engine] <= end)]
+        if not len(rows) or len(np.unique(ops.thread[rows])) > 1:
+            continue
+        places, shapes, fresh = [], [], []
+        for place in np.flatnonzero(sums[rows]).tolist():
+            first, last = (int(column[rows[place]]) for column in (ops.start_ns, ops.end_ns))
+            call = calls[np.searchsorted(ops.start_ns[calls], first) :][:1]
+            shape = shapes_in(case, int(ops.dims[call[0]]))[:1] if len(call) and ops.end_ns[call[0]] <= last else []
+            if not shape or shape[0] is None:
+                break
+            places.append(place)
+            shapes.append(shape[0])
+            fresh.append(bool(np.searchsorted(added, first) == np.searchsorted(added, last)))
+        else:
+            yield _Pass(rows, np.array(places, np.int64), shapes, fresh)
+
+
+def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
+    """(start, shapes that it updates) of each optimizer's step: tensors of a shape that ops of one name take in one
+    place, in lists or one by one."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    found = []
+    named = case.ops_named(lambda name: name.startswith("aten::"))
+    ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
+    for row in np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.end_ns <= high)).tolist():
+        inside = named & (ops.thread == ops.thread[row])
+        inside &= (ops.start_ns >= ops.start_ns[row]) & (ops.end_ns <= ops.end_ns[row])
+        by_place: dict[tuple[int, int], Counter[Shape]] = {}
+        for at in np.flatnonzero(inside).tolist():
+            for place, shapes_of in enumerate(nested_shapes(case.trace.text(int(ops.dims[at])))):
+                by_place.setdefault((int(ops.name[at]), place), Counter()).update(shapes_of)
+        shapes: Counter[Shape] = Counter()
+        for one in by_place.values():
+            shapes |= one
+        found.append((int(ops.start_ns[row]), shapes))
+    return found
+
+
+def _end_of_use(
+    case: Analysis, passes: list[_Pass], at: int, updates: list[tuple[int, Counter[Shape]]], inputs: frozenset[Shape]
+) -> int | None:  # fmt: skip
+    """Position in a pass of the last sum into a gradient that may be used, if what follows is worth a look; else
+    None."""
+    ops, one = case.trace.ops, passes[at]
+    begun = int(ops.start_ns[one.rows[0]])
+    count = Counter(one.shapes)
+    updated = {
+        shape: 0 if shape in inputs else _updated(case, passes, at, shape, count[shape], updates, begun)
+        for shape in count
+    }
+    used = [place for place, shape in zip(one.sums.tolist(), one.shapes, strict=True) if updated[shape] >= count[shape]]
+    if not used:
+        return None
+    cut = max(used)
+    gone = Counter(shape for place, shape in zip(one.sums.tolist(), one.shapes, strict=True) if place > cut)
+    if not gone or len(one.rows) - cut - 1 < FEWEST_NODES:
+        return None
+    clear = sum(number for shape, number in gone.items() if not updated[shape])
+    if clear < CLEAR_SHARE * gone.total() or any(gone[s] > count[s] - updated[s] for s in gone):
+        return None
+    return cut
+
+
+def _updated(
+    case: Analysis, passes: list[_Pass], at: int, shape: Shape, count: int,
+    updates: list[tuple[int, Counter[Shape]]], begun: int,
+) -> int:  # fmt: skip
+    """Most gradients of a shape that one optimizer updates before all of them are cleared, from a pass on.
+
+    `count` where gradients of a later pass are added to them, or where an optimizer's tensors are not known: torch
+    records no lists of more than 30.
+    """
+    until = case.timeline.window[1]
+    for later in passes[at + 1 :]:
+        same = [fresh for one, fresh in zip(later.shapes, later.fresh, strict=True) if one == shape]
+        if not same:
+            continue
+        if not all(same):
+            return count
+        until = int(case.trace.ops.start_ns[later.rows[0]])
+        break
+    between = [shapes for start, shapes in updates if begun <= start < until]
+    every = set(passes[at].shapes)
+    if any(not every & set(shapes) for shapes in between):
+        return count  # an optimizer whose tensors do not show
+    return max((shapes[shape] for shapes in between), default=count)
+
+
+def _embedded(case: Analysis) -> frozenset[Shape]:
+    """Shapes of looked up rows: a gradient of such a shape is of an input, and not of a weight."""
+    found = set()
+    for dims in np.unique(case.trace.ops.dims[case.ops_named(lambda name: name == "aten::embedding")]):
+        table, indices, *_ = [*shapes_in(case, int(dims)), None, None]
+        if table and indices and len(table) == 2 and len(indices) >= 2:
+            found.add((*indices, table[1]))
+    return frozenset(found)

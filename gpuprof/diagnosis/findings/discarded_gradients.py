@@ -1,0 +1,92 @@
+"""A backward pass goes on into a part whose gradients are thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuprof.calibration import recompute as calibrated
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
+from gpuprof.diagnosis.result.fix import code
+from gpuprof.diagnosis.sentences import duration
+from gpuprof.replay.stretches import nodes_in
+from gpuprof.replay.transform import removed, scaled
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+PAGE = Page(
+    id="discarded_gradients",
+    applies=("training",),
+    title="A backward pass goes on into a part whose gradients are thrown away",
+    means="""
+A discriminator's loss on generated pictures goes back through the generator, whose gradients are cleared before its own
+step. A frozen part below the first trained layer has inputs with `requires_grad` (as `enable_input_require_grads()`
+does), and gradients go through it to an input that is not updated. The loss needs nothing of that: `detach()` ends the
+backward pass where the trained part begins, and what comes before it need not keep its activations.
+""",
+    detected="""
+The profiler records the shape of each gradient that a backward pass makes, whether it is added to one that is there,
+and the shapes of the tensors in each optimizer's step. After the last gradient of a pass that an optimizer may use, at
+least 10 more nodes of autograd run, and the gradients made there are new again in the next pass, with no optimizer's
+step on tensors of their shapes in between. A gradient of the shape of looked up tokens is of an input. Where shapes do
+not show it (half of the discarded gradients have a shape that is updated), or the tensors of an optimizer's step do not
+show (flattened, compiled, in kernels of its own, or a list of more than 30, whose shapes torch does not record),
+nothing is said of weights.
+""",
+    gain="""
+The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that
+need not be kept are not counted.
+""",
+    wrong="""
+Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as unread
+ones: the probability is 0.85 (assumed).
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """The pass ends where the last used gradient is."""
+    found = find_discarded(case)
+    if found is None:
+        return
+    graph = case.graph
+    nodes = (nodes_in(graph, found.stretches) >= 0) & ~graph.waits
+    if not nodes.any():
+        return
+    ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
+    what = "that are cleared before an optimizer uses them" if found.weights else "that no optimizer uses"
+    text = (
+        f"after the last gradient that an optimizer uses, backward passes go on to {found.gradients:,.0f} gradients"
+        f" {case.unit.a} {what}: {duration(ns)} of GPU time"
+    )
+    worst = 1.0 - calibrated.IDLE_PART.rising[0]
+    yield Proposal(
+        title="no backward pass into a part whose gradients are not used",
+        evidence=spans(case, text, nodes),
+        fix=code("loss = discriminator(fake.detach())")
+        + "  # where a loss trains only what comes after; for frozen layers:\n# no requires_grad_() on their inputs"
+        + " (enable_input_require_grads), or their call under torch.no_grad()",
+        change=partial(removed, nodes=nodes),
+        worst=partial(scaled, nodes=nodes, factor=worst),
+        odds=calibrated.UNUSED_ODDS.value,
+        needs="nothing else in the program reads these gradients",
+    )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    ledger=LedgerItem(
+        "a backward pass whose gradients are not used",
+        "they are cleared, or of tensors in no optimizer",
+        stage="discarded",
+    ),
+    synonyms=("detach", "enable_input_require_grads", "discriminator", "gan"),
+    titles=("no_backward_pass_into_a_part_whose_gradients_are_not_used",),
+)

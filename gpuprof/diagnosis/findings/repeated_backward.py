@@ -1,0 +1,96 @@
+"""Several backward passes go through the same part of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.repeated_backward import find_repeated_backward
+from gpuprof.diagnosis.result.fix import code
+from gpuprof.diagnosis.sentences import duration
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.stretches import nodes_in
+from gpuprof.replay.transform import removed, scaled
+from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+STAYING_SHARE: Assumed[Share] = 0.15
+"""Of the repeated work's time, what stays at worst: sums of gradients where the passes meet."""
+
+PAGE = Page(
+    id="repeated_backward",
+    applies=("training",),
+    title="Several backward passes go through the same part of the graph",
+    means="""
+A model has several losses (tasks, heads, auxiliary losses), and each has a backward pass of its own, with
+`retain_graph=True`. Each of them goes through all that the losses share, the whole encoder for example, and adds to
+the same gradients. The gradient of a sum is the sum of the gradients: one backward pass of the summed losses gives the
+same, and goes through the shared part once. Its graph is then freed on the way, too, which needs less memory.
+""",
+    detected="""
+Autograd numbers the nodes of its graph, and the profiler records the number of each that runs. At least 20 nodes run
+more than once in a step, and the later passes add to gradients that are there. Not where the optimizer steps between
+two passes, where gradients are copied, zeroed or measured there (balancing or projecting the gradients of tasks), or
+for passes whose gradients are differentiated again (forces, gradient penalties).
+""",
+    gain="""
+All runs of a node but the first of each step are removed, with what the engine does between them. At worst 15 % of
+that stays (assumed). Gains in memory are not counted.
+""",
+    wrong="""
+With weights of losses that depend on each loss's gradient, passes are needed one by one; most such programs copy or
+measure gradients between the passes, and are not shown. Hooks on parameters see one gradient instead of several.
+Gradients of 16-bit weights are summed in another order.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """One backward pass of the sum."""
+    found = find_repeated_backward(case)
+    if found is None:
+        return
+    graph = case.graph
+    nodes = (nodes_in(graph, found.again) >= 0) & ~graph.waits
+    if not nodes.any():
+        return
+    ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
+    text = (
+        f"{found.nodes:,.0f} nodes of autograd's graph run {found.times} times {case.unit.a}, in one backward pass"
+        f" after the other, and add to the same gradients: {duration(ns)} of GPU time more than once"
+    )
+    yield Proposal(
+        title="one backward pass of the sum of the losses",
+        evidence=spans(case, text, nodes),
+        fix=code("sum(losses).backward()")
+        + "  # in place of loss.backward(retain_graph=True) for each; or\n"
+        + code("used = features.detach().requires_grad_()  # each loss goes back to `used` alone, then\n")
+        + code("features.backward(used.grad)"),
+        change=partial(removed, nodes=nodes),
+        worst=partial(_less, nodes=nodes),
+    )
+
+
+def _less(graph: Graph, nodes: Mask) -> Graph:
+    return scaled(graph, nodes, STAYING_SHARE)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    ledger=LedgerItem(
+        "the same part of the graph in several backward passes",
+        "the gradient of the losses' sum needs one",
+        stage="repeated",
+    ),
+    synonyms=("retain_graph", "multi_task", "sum_of_losses", "several_losses"),
+    titles=("one_backward_pass_of_the_sum_of_the_losses",),
+)

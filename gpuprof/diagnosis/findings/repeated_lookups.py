@@ -1,0 +1,166 @@
+"""A small table is looked up again in every layer, for the same large set of indices."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import loops as calibrated
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
+from gpuprof.diagnosis.result.fix import code
+from gpuprof.diagnosis.sentences import duration
+from gpuprof.projection.changes.batch import ACCUMULATE
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.replay.transform import removed, scaled
+from gpuprof.timeline.phases import FORWARD
+from gpuprof.tracefile.trace import OP, Mask
+from gpuprof.units import Assumed, Entries, Ratio, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+FEWEST_LOOKUPS: Assumed[Entries] = 4
+"""Lookups with the same sizes in a forward pass from which on layers repeat one."""
+LEAST_EACH: Assumed[Ratio] = 64.0
+"""Indices for each row of the table, at least: positions, not words."""
+LEAST_SHARE: Assumed[Share] = 0.03
+"""Share of the step from which on they are worth a look."""
+STAYING_SHARE: Assumed[tuple[Share, Share, Share]] = (0.05, 0.1, 0.4)
+"""Of the time of those that go, what stays: sums of the gradients of what is shared."""
+_ACCUMULATED = "torch::autograd::AccumulateGrad"
+
+PAGE = Page(
+    id="repeated_lookups",
+    applies=("training",),
+    title="A small table is looked up again in every layer",
+    means="""
+Relative positions (as in T5) are a table of a few rows, looked up for each pair of a query and a key: a million indices
+for a thousand tokens. The backward pass of a lookup sorts its indices and sums the gradients of each row, on few
+blocks where rows are few. Where layers share the table, one lookup per forward pass is enough, and one sort. And where
+many pairs have the same distance, each distance can be looked up once, and spread by `unfold`.
+""",
+    detected="""
+Lookups (`aten::embedding`) of a table with at least 64 indices for each row, at least 4 times with the same sizes in a
+forward pass, and twice as often as any other table, while at most half as many gradients of the table's size are
+accumulated: layers share it. At least 3 % of the step. Not detected without shapes.
+""",
+    gain="""
+All but the first lookup of each forward pass are removed with their backward passes; 10 % of that time stays, 5 % to
+40 % (sums of gradients; assumed).
+""",
+    wrong="""
+Ops are recorded without their tensors: layers whose indices differ (windows of other positions) cannot share a lookup.
+The probability is 85 % (assumed).
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """Lookups of shared tables with their backward passes; columns by lookup."""
+
+    forward: Stretches
+    backward: Stretches
+    times: int
+    rows: int
+    indices: int
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """One lookup per forward pass."""
+    found = find_lookups(case)
+    if found is None:
+        return
+    graph = case.graph
+    nodes = (nodes_in(graph, found.forward) >= 0) | (nodes_in(graph, found.backward) >= 0)
+    nodes &= ~graph.waits
+    ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
+    host = case.per_step(float(graph.duration_ns[nodes & ~graph.on_gpu].sum()))
+    if max(ns, host) < LEAST_SHARE * case.step_ns:
+        return
+    text = (
+        f"a table of {found.rows:,} rows is looked up {found.times} times {case.unit.a} for {found.indices:,} indices:"
+        f" {duration(ns)} of GPU time more than once, sorts of the indices in the backward pass included"
+    )
+    low, usual, high = (partial(_less, nodes=nodes, left=left) for left in STAYING_SHARE)
+    yield Proposal(
+        title="a shared table looked up once per forward pass",
+        evidence=spans(case, text, nodes),
+        fix=code("bias = self.position_bias(length)  # once, before the layers\n")
+        + code("for layer in self.layers:\n    x = layer(x, bias)"),
+        change=usual,
+        best=low,
+        worst=high,
+        odds=calibrated.SEPARATE.value,
+        needs="the layers look up the same indices",
+    )
+
+
+def find_lookups(case: Analysis) -> Lookups | None:
+    """All but the first lookup of each set of the same sizes in a step; None without any."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    rows = case.ops_named(lambda name: name == "aten::embedding") & (ops.kind == OP) & (ops.start_ns >= low)
+    rows &= (ops.start_ns < high) & (ops.sequence >= 0) & (case.timeline.host.op == FORWARD)
+    step = np.searchsorted(case.timeline.steps.start_ns, ops.start_ns, side="right")
+    passes = np.searchsorted(np.sort(case.timeline.host.backward.end), ops.start_ns)
+    groups: dict[tuple[int, tuple[int, int, int]], list[int]] = defaultdict(list)
+    for row in np.flatnonzero(rows).tolist():
+        groups[int(ops.dims[row]), (int(step[row]), int(passes[row]), int(ops.thread[row]))].append(row)
+    again: list[int] = []
+    most, table, indices = 0, 0, 0
+    for (dims, where), mine in groups.items():
+        shapes = shapes_in(case, dims)[:2]
+        # A model that is called again and again looks all of its tables up as often.
+        others = max((len(rest) for (one, same), rest in groups.items() if one != dims and same == where), default=0)
+        if len(mine) < max(FEWEST_LOOKUPS, 2 * others) or len(shapes) < 2 or not shapes[0] or not shapes[1]:
+            continue
+        count = math.prod(shapes[1])
+        if count < LEAST_EACH * shapes[0][0] or 2 * _sums(case, shapes[0]) > len(mine) * sum(
+            one == dims for one, _ in groups
+        ):
+            continue
+        again += sorted(mine, key=lambda row: int(ops.start_ns[row]))[1:]
+        if len(mine) * count > most * indices:
+            most, table, indices = len(mine), shapes[0][0], count
+    if not again:
+        return None
+    forward = Stretches(ops.thread[again].astype(np.int64), ops.start_ns[again], ops.end_ns[again])
+    backward = backward_of(case, forward)
+    if not (backward.end_ns > backward.start_ns).any():
+        return None
+    return Lookups(forward, backward, most, table, indices)
+
+
+def _sums(case: Analysis, shape: tuple[int, ...]) -> int:
+    """Gradients of this shape that are accumulated in the window; more than any lookups where none are recorded."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    sums = case.ops_named(lambda name: name == _ACCUMULATED) & (ops.start_ns >= low) & (ops.start_ns < high)
+    if not case.ops_named(lambda name: name == ACCUMULATE).any():
+        return len(ops)
+    return sum(shapes_in(case, int(dims))[:1] == [shape] for dims in ops.dims[sums].tolist())
+
+
+def _less(graph: Graph, nodes: Mask, left: float) -> Graph:
+    return scaled(removed(graph, nodes & ~graph.on_gpu), nodes & graph.on_gpu, left)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    ledger=LedgerItem(
+        "the same lookup of a small table in every layer", "layers share the table, and its indices", stage="repeated"
+    ),
+    synonyms=("position_bias", "relative_position_bias", "relative_attention_bias", "embedding_dense_backward"),
+    titles=("a_shared_table_looked_up_once_per_forward_pass",),
+)
