@@ -45,6 +45,11 @@ as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort.
 Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
 taken for generation.
+
+Mended after rollout_by_env, mel_rebuilt and augment_in_loop were measured: calls for one row after another in
+python_loop (no longer in syncs, recurrent_loop and larger_batch), tables that the CPU computes in rebuilt_constants
+(mel_rebuilt's filters on the GPU were expected of host_preprocessing), random numbers of augmented samples in
+host_preprocessing.
 """
 
 from __future__ import annotations

@@ -31,6 +31,11 @@ AT_ONCE_PADDED = Number(
     0.65, 0.4, 0.85, "", "assumed",
     "The same where the inputs have different shapes, and must be padded to one.",
 )  # fmt: skip
+CALLS_LEFT = Number(
+    0.25, 0.1, 1.0, "", "assumed",
+    "Share of the calls for one row each that is left where results are read between them and a recording does not "
+    "show how many rows are known at once; each call may need the one before.",
+)  # fmt: skip
 BRANCHES = Number(
     0.7, 0.5, 0.9, "", "assumed",
     "Probability that branches of the same shapes, of which none multiplies what another one returned, can be one "

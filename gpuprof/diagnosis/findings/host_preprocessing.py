@@ -16,10 +16,11 @@ from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.diagnosis import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.changes.sample_preparation import preparing
+from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
@@ -59,11 +60,13 @@ workers or in the training process can also be done once and cached, instead of 
 text in each epoch.
 """,
     detected="""
-Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU
-or Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that
-load data outside a DataLoader, if they take at least 5 % of the step. Random numbers: ops such as `aten::randn` that
-launch nothing, outside a DataLoader. Samples prepared once: the training waits for its workers, or prepares batches
-itself, for at least 5 % of the step. What the CPU computes from the model's outputs does not count (see `offload`).
+Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
+Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that load
+data outside a DataLoader, if they take at least 5 % of the step. Random numbers: ops such as `aten::randn` that launch
+nothing, outside a DataLoader; they belong to the preparation of samples where other work takes 30 % or more of it
+(augmented samples). Samples prepared once: the training waits for its workers, or prepares batches itself, for at least
+5 % of the step. What the CPU computes from the model's outputs does not count (see `offload`), nor do tables that it
+computes at each call (see `rebuilt_constants`).
 """,
     gain="""
 5 % (1 to 20 %) of that time is left, for fetching what was prepared. The step is never shorter than what the workers
@@ -87,10 +90,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     random = _making_random_numbers(case)
     yield from _on_the_gpu(case, random)
-    nodes = preparing(graph) & (random < 0)
+    nodes = preparing(graph).copy()
+    drawn, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes & (random >= 0), nodes))
+    if whole - drawn < PREPARING_SHARE * whole:
+        nodes &= random < 0  # noise alone needs no worker; that of augmented samples is part of them
     computed = computed_on_cpu(case)
     if computed is not None:
         nodes &= ~computed.stretches  # computed from the GPU's results, which no worker has
+    tables = find_copied_tables(case)
+    if tables is not None:
+        nodes &= ~tables.nodes  # the same for any samples
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took_ns < LEAST_PREPARING_SHARE * case.step_ns:
         return

@@ -59,9 +59,10 @@ batches are padded and their lengths differ, a larger batch is padded to a longe
 longest of 4 timed batches. New lengths, which have to be planned or compiled, become rarer accordingly. In the chain
 the backward passes recompute the forward passes (except in the best case). CPU work stays the same, except where
 attention is called for one sample after another (no padding, and an attention without variable lengths): each
-additional sample then costs 0.5 to 1 times a recorded call. Collectives that exchange tokens between ranks grow, too.
-One rank's recording does not show how much of them is waiting for another rank, nor why that rank is late: in the
-worst case all of it is data transfer, and waits in other collectives grow with the batch.
+additional sample then costs 0.5 to 1 times a recorded call, and except where a model is called on one row after another
+that the CPU copies (`python_loop`): those calls grow with the samples. Collectives that exchange tokens between ranks
+grow, too. One rank's recording does not show how much of them is waiting for another rank, nor why that rank is late:
+in the worst case all of it is data transfer, and waits in other collectives grow with the batch.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With

@@ -16,16 +16,17 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
-from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops, ops_of, some_of
+from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
+from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, reading_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.detect.passes import shorter_walk
-from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, joined
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.stretches import nodes_in
-from gpuprof.tracefile.trace import F64
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
@@ -58,22 +59,105 @@ those that another branch interrupts), outside autograd, optimizers and data loa
 step. It has no matrix multiplications, convolutions, attention or norms: those are layers, which need the result of the
 layer before. A loop that only lists tensors (views, `.detach()`) and launches nothing is none: an op over all rounds
 needs that list, too.
+A model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU copies to the GPU in each
+round, as a policy is for one environment after another: what it returned in the round before can reach the next one
+through Python only. The rounds between two long pauses (at least 4 times the usual Python between rounds) are counted:
+their rows are known at once. Not in inference.
 """,
     gain="""
 Launches and Python code of a loop become those of two rounds (one to four). So does the time that each of its kernels
 takes even if it does next to nothing (1 µs); of the rest half is left (0.2 to 1). It waits for the GPU only in its last
 round. The same holds for its backward pass, and for what autograd takes to go through its nodes before the first of
-them runs. All these numbers but the 1 µs are assumed.
+them runs. A model that is called for each row is called once for the rows that are known at once, and the Python
+between the calls stays; where no number of rows stands out and results are read, a quarter of the calls is left (a
+tenth to all). All these numbers but the 1 µs are assumed.
 """,
     wrong="""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
-without their tensors, so the probability is 70 %; 85 % for norms and copies of many tensors. Rounds of very different
-sizes need padding or segments.
+without their tensors, so the probability is 70 %; 85 % for norms and copies of many tensors. Of calls for rows that the
+CPU copies it is 80 %, or 50 % where results are read and no number of rows stands out. Rounds of very different sizes
+need padding or segments.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
+    """Ops over all rounds in place of a loop, and one call for rounds that are fed from the CPU."""
+    yield from _ops(case)
+    fed = None if case.workload.is_inference else find_fed_loops(case)
+    if fed is not None and fed.together is not None and fed.between is not None:
+        yield from _calls(case, fed, fed.together, fed.between)
+
+
+def _calls(case: Analysis, loops: SmallLoops, together: I64, between: Stretches) -> Iterator[Proposal]:
+    """A model that is called for one row after another, each handed over by the CPU: one call for the rows that follow
+    one another at once. Python between them (an environment that moves) stays."""
+    graph, count = case.graph, len(loops.rounds)
+    forward = nodes_in(graph, loops.stretches)
+    backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
+    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
+    group[(nodes_in(graph, between) >= 0) & (graph.call < 0) & ~graph.on_gpu] = -1
+    inside = group >= 0
+    host, gpu, waits = inside & ~graph.on_gpu & ~graph.waits, inside & graph.on_gpu, inside & graph.waits
+    took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
+    if case.per_step(float(took.sum())) < LEAST_LOOP_SHARE * case.step_ns:
+        return
+    work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
+    pieces = np.bincount(group[gpu], minlength=2 * count)
+    least = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
+    nothing: F64 = np.bincount(group[gpu], weights=least, minlength=2 * count).astype(np.float64)
+    read = bool((waits & (forward >= 0)).any())
+    largest = int(np.argmax(took[:count]))
+    known = not read or bool(together.all())
+
+    def change(level: int):
+        left = np.tile(_calls_left(loops.rounds, together, read, level), 2)
+        stays = np.zeros(len(graph), bool)
+        for one in range(count):
+            mine = np.flatnonzero(graph.waits & (forward == one))
+            mine = mine[np.argsort(graph.recorded_start_ns[mine], kind="stable")]
+            stays[mine[: round(len(mine) * left[one])]] = True
+        then = (work - nothing) * calibrated.GPU_LEFT.rising[level] + nothing * left
+        new = replacement_of(
+            graph, np.where(stays, -1, group), took * left, then, np.ceil(pieces * left).astype(np.int64)
+        )
+        walk = shorter_walk(case, loops.backward, left[count:])
+        return partial(with_walk, replacement=new, factor=walk)
+
+    rounds, at_once = int(loops.rounds[largest]), int(together[largest])
+    text = (
+        f"the same ops on a copy from the CPU, {rounds:,} times in a row"
+        + (f", {at_once:,} at once before Python does something else" if at_once else "")
+        + f": {case.per_step(float(gpu.sum())):,.0f} kernels and copies {case.unit.a},"
+        f" {duration(case.per_step(float(took.sum())))} of CPU time"
+        + (f"; the CPU reads results {case.per_step(float(waits.sum())):,.0f} times" if read else "")
+    )
+    yield Proposal(
+        title="one call for all rounds of a Python loop",
+        evidence=spans(case, text, inside),
+        fix=code('results = model(torch.tensor(rows).to("cuda"))')
+        + "  # one copy and one call for all rows (environments, samples, queries)\n"
+        + code("values = results.tolist()")
+        + "  # one read for all",
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        odds=calibrated.AT_ONCE.value if known else calibrated.AT_ONCE.low,
+        needs="no round needs what Python made of the result of the one before",
+        key="calls",
+    )
+
+
+def _calls_left(rounds: I64, together: I64, read: bool, level: int) -> F64:
+    """Share of the calls that is left, by loop. Where results are read and no number of rounds stands out, each round
+    may need the one before."""
+    calls = np.where(together > 0, np.ceil(rounds / np.maximum(together, 1)), 1.0)
+    left = np.minimum(calls * calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0)
+    unknown = (together == 0) & read
+    return np.where(unknown, calibrated.CALLS_LEFT.rising[level], left).astype(np.float64)
+
+
+def _ops(case: Analysis) -> Iterator[Proposal]:
     """Ops over all rounds in place of a loop."""
     loops, reading = find_small_loops(case), reading_loops(case)
     if loops is not None and reading is not None:  # the finding `syncs` has those
@@ -164,6 +248,6 @@ FINDING = Declaration(
     find=find,
     change=change,
     ledger=LedgerItem("small ops in a Python loop, one iteration after another"),
-    synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops"),
-    titles=("one_op_over_all_rounds_of_a_python_loop",),
+    synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops", "vectorised_environments"),
+    titles=("one_op_over_all_rounds_of_a_python_loop", "one_call_for_all_rounds_of_a_python_loop"),
 )

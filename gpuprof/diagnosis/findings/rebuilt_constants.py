@@ -7,17 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loops as calibrated
+from gpuprof.calibration import slow as slow_calibrated
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.detect.repeated.rebuilt_constants import find_rebuilt_constants
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled, without_waits
 from gpuprof.tracefile.trace import Mask
-from gpuprof.units import Assumed, Convention, Ops, Share
+from gpuprof.units import Assumed, Convention, Entries, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 LEAST_REBUILT_SHARE: Assumed[Share] = 0.02
 """Share of the step from which on they are worth a look."""
+MOST_SIZES: Convention[Entries] = 3
+"""Sizes that are named."""
 MOST_NAMED: Convention[Ops] = 4
 """Ops that are named."""
 STAYING_SHARE: Assumed[Share] = 0.4
@@ -35,26 +39,37 @@ PAGE = Page(
     title="Masks or tables are made again in every layer",
     means="""
 A causal mask, positions, or the sines and cosines of a rotary embedding depend only on the length of a batch, and are
-the same in each layer. Where each layer builds its own, each costs a dozen launches, or writes and reads a whole
-mask. Built once and passed on, or kept in a buffer of the model, they cost nothing.
+the same in each layer. Where each layer builds its own, each costs a dozen launches, or writes and reads a whole mask.
+Built once and passed on, or kept in a buffer of the model, they cost nothing. The same holds for what NumPy or torch
+computes on the CPU at each call and copies to the GPU (mel filters, windows, tables of positions): it takes the CPU
+milliseconds, and each copy from pageable memory makes it wait. A cache whose key is never found again looks the same as
+none.
 """,
     detected="""
 Sequences of 3 to 32 forward ops that begin with one that creates a tensor (`arange`, `ones`, `full`, `zeros`, `eye`,
 `linspace`), read no tensor of a shape that layers compute with, and occur with the same names and shapes at least 4
 times a step; at least 2 % of the step. Not detected without shapes.
+On the CPU: copies to the GPU of one size (1 KiB or more), at least twice before a backward pass with kernels in
+between, each after 0.2 ms of CPU work in which nothing is launched, or after an op that creates a tensor of a size on
+the CPU.
+Not counted are stretches with random numbers, calls of a model for one row after another (`python_loop`), and copies
+between which a value is read from the GPU, as both may depend on it.
 """,
     gain="""
 All but the first of each step are removed, with the Python between their ops; at worst 40 % of that stays (assumed).
+What the CPU computes and copies is removed as a whole, as it is kept over all steps.
 """,
     wrong="""
 Ops are recorded without their tensors: a table that is made of values of its layer (a learned base, a random mask)
-looks the same. The probability is 85 % (assumed).
+looks the same. The probability is 85 % (assumed), and 75 % for tables that the CPU computes: samples that are prepared
+just before each of several calls look the same.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Made once in a step."""
+    """Made once in a step, or once for all steps if the CPU computes them."""
+    yield from _copied(case)
     found = find_rebuilt_constants(case)
     if found is None:
         return
@@ -82,6 +97,35 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _copied(case: Analysis) -> Iterator[Proposal]:
+    """Tables that the CPU computes and copies, kept on the GPU."""
+    found = find_copied_tables(case)
+    if found is None:
+        return
+    nodes, graph = found.nodes, case.graph
+    took = case.per_step(float(graph.duration_ns[nodes & ~graph.waits].sum()))
+    if took < LEAST_REBUILT_SHARE * case.step_ns:
+        return
+    sizes = ", ".join(f"{size / 1024:,.0f} KiB" for size in found.sizes[:MOST_SIZES])
+    text = (
+        f"tables of {sizes}{' …' if len(found.sizes) > MOST_SIZES else ''} computed on the CPU and copied to the GPU"
+        f" {found.times / case.steps:,.0f} times {case.unit.a}, each size more than once: {duration(took)} of CPU time"
+    )
+    yield Proposal(
+        title="tables kept on the GPU",
+        evidence=spans(case, text, nodes & ~graph.waits),
+        fix=code('self.register_buffer("table", table, persistent=False)')
+        + "  # computed once; or a cache whose key is found again\n"
+        + code("torch.linspace(low, high, count, device=x.device)").otherwise()
+        + "  # computed where it is used",
+        change=partial(_without, nodes=nodes),
+        worst=partial(_less, nodes=nodes),
+        odds=slow_calibrated.FUNCTION_ODDS.value,
+        needs="they depend on sizes alone, and not on samples",
+        key="copied",
+    )
+
+
 def _without(graph: Graph, nodes: Mask) -> Graph:
     return removed(without_waits(graph, nodes & graph.waits), nodes & ~graph.waits)
 
@@ -94,6 +138,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem("masks or tables that are made again", "they depend on sizes alone, and are the same each time"),
-    synonyms=("causal_mask", "position_ids", "rotary_table", "register_buffer"),
-    titles=("masks_and_tables_made_once",),
+    synonyms=("causal_mask", "position_ids", "rotary_table", "register_buffer", "mel_filters", "window_function"),
+    lowers=("long_python", "computing_on_cpu", "blocking_copies"),
+    titles=("masks_and_tables_made_once", "tables_kept_on_the_gpu"),
 )

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.long_python import long_stretches
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
@@ -53,7 +54,9 @@ CUDA graphs remove it.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Long stretches of Python done elsewhere."""
-    graph, nodes = case.graph, long_stretches(case)
+    graph, nodes, tables = case.graph, long_stretches(case), find_copied_tables(case)
+    if tables is not None:
+        nodes &= ~tables.nodes
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PYTHON_SHARE * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
         return

@@ -22,6 +22,7 @@ from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Proposal
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
+from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
@@ -72,10 +73,11 @@ prepared the next launches.
     detected="""
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
-(`expert_loop`). Waits count if the step gets at least 1 % shorter when it is replayed without all of them: a wait
-that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also replayed together, because
-the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on each of at least 8 tensors
-and reads the results (a norm of each gradient) is named.
+(`expert_loop`), or between calls of a model on what the CPU copies to the GPU round after round (`python_loop`): what
+it reads it may need for the next one. Waits count if the step gets at least 1 % shorter when it is replayed without all
+of them: a wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also replayed
+together, because the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on each of at
+least 8 tensors and reads the results (a norm of each gradient) is named.
 """,
     gain="""
 The calls no longer wait, and the ops that read a value are removed together with their copies, and with the ops on
@@ -227,7 +229,11 @@ def _absent(case: Analysis) -> str | None:
         return None
     count, gone = round(case.per_step(float(waits.sum()))), case.step_ns - _least(case, waits)
     often = "less than once" if count < 1 else "once" if count == 1 else f"{count:,} times"
-    kinds = (("copies to the GPU", copies_to_device(case, every)), ("loops over experts", every & _loop_nodes(case)))
+    kinds = (
+        ("copies to the GPU", copies_to_device(case, every)),
+        ("loops over experts", every & _loop_nodes(case)),
+        ("calls for one row after another", every & fed_nodes(case)),
+    )
     others = " and ".join(name for name, nodes in kinds if nodes.any())
     return (
         f"{f'apart from {others} ' if others else ''}the CPU waits {often} {case.unit.a} for the GPU, which adds"
@@ -308,7 +314,7 @@ def waiting_nodes(case: Analysis) -> Mask:
     waits = _waits(case)
     if not waits.any():
         return waits
-    waits &= ~copies_to_device(case, waits) & ~_loop_nodes(case)
+    waits &= ~copies_to_device(case, waits) & ~_loop_nodes(case) & ~fed_nodes(case)
     found = computed_on_cpu(case) if waits.any() else None
     if found is None:
         return waits

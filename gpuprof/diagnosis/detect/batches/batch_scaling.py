@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.calibration import batch as calibrated
 from gpuprof.diagnosis.detect.batches.longest_samples import longer_batches
 from gpuprof.diagnosis.detect.loops.expert_loops import expert_nodes
+from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.changes.batch import another_batch, event_growth, model_phases
 from gpuprof.projection.changes.experts import expert_events, forward_tokens, over_all_tokens
@@ -70,7 +71,11 @@ def scaled_batch(case: Analysis, factor: float, level: int = 1, longer: float = 
     """The step with `factor` times the samples in each batch, each with `longer` times the tokens; level: 0 at best,
     1 as expected, 2 at worst."""
     growth = _growth(case, factor, longer) ** calibrated.GROWS.rising[level]
-    return another_batch(case.graph, growth, factor * longer, factor, of_a_round=calibrated.ROUND.rising[level])
+    then = another_batch(case.graph, growth, factor * longer, factor, of_a_round=calibrated.ROUND.rising[level])
+    rows = fed_nodes(case)  # a call for each sample: more of them, no larger ones
+    if not rows.any():
+        return then
+    return lambda graph: then(graph).with_durations(np.where(rows, graph.duration_ns * factor, then(graph).duration_ns))
 
 
 def passes_at_once(case: Analysis, passes: float, level: int) -> F64:

@@ -8,23 +8,28 @@ So ranges of modules must have been recorded: without them the two look the same
 Branches repeat as well: heads of an attention, members of an ensemble, or a head that judges one state after another.
 They end in a loss, or in a multiplication whose result has another width than what the next one begins with, so that
 none computes with the result of the one before. Nor does the lookup in one table after another.
+
+Rounds that are fed from the CPU are the third kind: each begins with a copy to the GPU of what its first multiplication
+takes (a policy that is called for one environment after another). What the GPU computed in the round before reaches the
+next one only where Python reads it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
 from gpuprof.diagnosis.detect.loops.small_op_loops import MOST_PERIOD, VIEWS, SmallLoops, repeated
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
-from gpuprof.replay.stretches import Stretches, place
+from gpuprof.replay.stretches import Stretches, nodes_in, place
 from gpuprof.timeline.nesting import climb
-from gpuprof.timeline.phases import BACKWARD, FORWARD
+from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
-from gpuprof.units import Assumed, Ops, Rounds
+from gpuprof.units import Assumed, Ops, Ratio, Rounds, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -59,6 +64,14 @@ LOSSES = frozenset(
     f"aten::{name}" for name in ("cross_entropy_loss", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div",
                                  "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss")
 )  # fmt: skip
+FIRST = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
+"""Ops with which a model of signals or pictures begins."""
+LONGER: Assumed[Ratio] = 4.0
+"""Python between two rounds that takes this many times the usual one does something else."""
+FEWEST_GROUPS: Assumed[Rounds] = 2
+USUALLY: Assumed[Share] = 0.5
+"""Share of the groups of rounds that have the same number of rounds, at least."""
+Kind = Literal["chain", "branches", "fed"]
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -73,15 +86,36 @@ def find_branches(case: Analysis) -> SmallLoops | None:
     """Branches of the window: rounds of one module, or of several of one class, of which none multiplies what another
     one returned. None if there are none. Computed once per case."""
     if "branches" not in case.memo:
-        case.memo["branches"] = _found(case, branches=True)
+        case.memo["branches"] = _found(case, "branches")
     return case.memo["branches"]
 
 
 def _find(case: Analysis) -> SmallLoops | None:
-    return _found(case, branches=False)
+    return _found(case, "chain")
 
 
-def _found(case: Analysis, branches: bool) -> SmallLoops | None:
+def find_fed_loops(case: Analysis) -> SmallLoops | None:
+    """Loops of which each round begins with a copy to the GPU of what it computes with; None if there are none.
+    Computed once per case."""
+    if "fed_loops" not in case.memo:
+        case.memo["fed_loops"] = _found(case, "fed")
+    return case.memo["fed_loops"]
+
+
+def fed_nodes(case: Analysis) -> Mask:
+    """Nodes of loops that are fed from the CPU, in one stretch without a DataLoader: what the CPU reads there it may
+    need for what it copies next, so that it cannot read it later. Batches of a loader do not depend on results."""
+    found = find_fed_loops(case)
+    if found is None:
+        return np.zeros(len(case.graph), bool)
+    ops = case.trace.ops
+    loading = place(found.stretches, ops.thread.astype(np.int64), ops.start_ns)[case.timeline.host.op == DATA]
+    nodes = nodes_in(case.graph, found.stretches)
+    return (nodes >= 0) & ~np.isin(nodes, loading[loading >= 0])
+
+
+def _found(case: Analysis, kind: Kind) -> SmallLoops | None:
+    branches = kind == "branches"
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     module = case.ops_named(lambda name: name.startswith(MODULE)) & (ops.kind == ANNOTATION)
     rows = outermost_forward(case)
@@ -104,19 +138,75 @@ def _found(case: Analysis, branches: bool) -> SmallLoops | None:
     works = MULTIPLIES | LOOKUPS if branches else MULTIPLIES
     multiplies = np.append(0, np.cumsum(case.ops_named(works.__contains__)[rows]))
     of_layers = np.append(0, np.cumsum(case.ops_named(LAYERS.__contains__)[rows]))
-    keep = (multiplies[first + period] > multiplies[first]) & (of_layers[first + period] == of_layers[first])
+    keep = multiplies[first + period] > multiplies[first]
+    if kind != "fed":
+        keep &= of_layers[first + period] == of_layers[first]
+    up = _copied_up(case, rows)
     pairs = zip(first.tolist(), period.tolist(), strict=True)
-    keep &= np.array([_apart(case, rows[at : at + ops_of]) == branches for at, ops_of in pairs], bool)
+    kinds = [_kind(case, rows[at : at + ops_of], up[at : at + ops_of]) for at, ops_of in pairs]
+    keep &= np.array([one == kind for one in kinds], bool)
     first, period, rounds = first[keep], period[keep], rounds[keep]
     if not len(first):
         return None
     last, begin = first + period * rounds - 1, first + period * (rounds - 1)
     thread = ops.thread[rows[first]].astype(np.int64)
     start, end = ops.start_ns[rows[first]], ops.end_ns[rows[last]]
+    table = [
+        rows[at : at + ops_of * times].reshape(times, ops_of)
+        for at, ops_of, times in zip(first.tolist(), period.tolist(), rounds.tolist(), strict=True)
+    ]
+    together = [_together(case, each) for each in table]
+    before, after = (np.concatenate(ends) for ends in zip(*((one[:-1, -1], one[1:, 0]) for one in table), strict=True))
     return SmallLoops(
         Stretches(thread, start, end), rounds, Stretches(thread, ops.start_ns[rows[begin]], end),
-        backward_of(case, Stretches(thread, start, end)),
+        backward_of(case, Stretches(thread, start, end)), np.array(together, np.int64),
+        Stretches(ops.thread[before].astype(np.int64), ops.end_ns[before], ops.start_ns[after]),
     )  # fmt: skip
+
+
+def _together(case: Analysis, rounds: I64) -> int:
+    """Of rounds (× ops) the number that follow one another at once, before Python does something else for longer: one
+    environment after another is asked, then all of them move. 0 where no number stands out."""
+    ops = case.trace.ops
+    gaps = ops.start_ns[rounds[1:, 0]] - ops.end_ns[rounds[:-1, -1]]
+    long = np.flatnonzero(gaps > LONGER * max(float(np.median(gaps)), 1.0))
+    apart = np.diff(long)
+    if len(apart) < FEWEST_GROUPS:
+        return 0
+    usual = int(np.median(apart))
+    return usual if usual > 1 and (apart == usual).mean() > USUALLY else 0
+
+
+def _copied_up(case: Analysis, rows: I64) -> Mask:
+    """Which of these outermost ops copy a tensor to the GPU."""
+    trace, parent = case.trace, case.timeline.nesting.parent
+    outermost = np.zeros(len(trace.ops), bool)
+    outermost[rows] = True
+    copies = case.timeline.links.op[trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text)]
+    found = climb(copies[copies >= 0], parent, outermost)
+    copying = np.zeros(len(trace.ops), bool)
+    copying[found[found >= 0]] = True
+    return copying[rows]
+
+
+def _kind(case: Analysis, rows: I64, up: Mask) -> Kind:
+    """The kind of a loop with a round of these ops; `up`: those that copy to the GPU."""
+    if _fed(case, rows, up):
+        return "fed"
+    return "branches" if _apart(case, rows) else "chain"
+
+
+def _fed(case: Analysis, rows: I64, up: Mask) -> bool:
+    """Whether what a round's first multiplication takes was copied to the GPU in this round."""
+    names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
+    first = next((at for at, name in enumerate(names) if name in PRODUCTS | FIRST), None)
+    if first is None or not up[:first].any():
+        return False
+    taken = shapes_in(case, int(case.trace.ops.dims[rows[first]]))[names[first] == "aten::addmm" :]
+    if not taken or not taken[0]:
+        return False
+    copied = [shapes_in(case, int(case.trace.ops.dims[row])) for row in rows[:first][up[:first]].tolist()]
+    return any(shapes and shapes[0] and prod(shapes[0]) == prod(taken[0]) for shapes in copied)
 
 
 def _classes(case: Analysis) -> I64:

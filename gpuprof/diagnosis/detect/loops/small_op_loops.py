@@ -53,6 +53,11 @@ class SmallLoops:
     """The last iteration of each."""
     backward: Stretches
     """Autograd's work for each; empty for loops outside the forward pass."""
+    together: I64 | None = None
+    """Rounds that follow one another before Python does something else; 0 where no number stands out. None: not known
+    for loops over small ops."""
+    between: Stretches | None = None
+    """The Python between two rounds."""
 
 
 def find_small_loops(case: Analysis) -> SmallLoops | None:
