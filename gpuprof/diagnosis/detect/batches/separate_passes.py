@@ -98,6 +98,8 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     """(first, last op) of each pass of an interval; None where there are not several of the same ops."""
     ops, strings = case.trace.ops, case.trace.strings
     begins = _begins(case, rows)
+    if len(begins) < 2:
+        return None
     ends = [*begins[1:], len(rows)]
     # Those of a teacher or a reference model run without gradients.
     recorded = [bool((ops.sequence[rows[at:end]] >= 0).mean() > RECORDS) for at, end in zip(begins, ends, strict=True)]
