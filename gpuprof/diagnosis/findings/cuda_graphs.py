@@ -137,7 +137,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield Proposal(
             title="torch.compile with CUDA graphs"
             if chain is None
-            else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
+            else "torch.compile with CUDA graphs, after giving batches one shape and removing waits",
             evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
             change=once_gone(chain, graphed(found, 1)),

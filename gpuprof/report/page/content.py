@@ -199,7 +199,7 @@ def functions(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
             shown(host_words.line_of(one, found), 80),
             shown(host_words.name(one), 80),
             host_words.time(one, diagnosis),
-            *((host_words.gain(one, now).removesuffix(" if free"),) if priced else ()),
+            *((host_words.gain(one, now).removesuffix(" without it"),) if priced else ()),
         )
         for one in found
     ]

@@ -96,4 +96,4 @@ def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAM
 
 def heading(diagnosis: Diagnosis) -> str:
     """The title, as the beginning of a list."""
-    return f"{title(diagnosis)}; it takes longer by:"
+    return f"{title(diagnosis)}; what makes it longer:"

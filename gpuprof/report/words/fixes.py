@@ -32,7 +32,7 @@ LINE_WIDTH: Convention[Cells] = 80
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """`host −45 %  compute −1 %  nothing else would`: by how much the step shrinks with each resource twice as
+    """`host −45 %  compute −1 %  nothing else helps`: by how much the step shrinks with each resource twice as
     fast, most first."""
     found, replay = diagnosis.sensitivities, diagnosis.replay
     if found is None:
@@ -45,7 +45,7 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     seen = sorted(filter(less.__getitem__, names), key=lambda name: -less[name])
     items = [Text.assemble(f"{labels.RESOURCES[name]} ", (f"−{less[name]} %", "bold")) for name in seen]
     if len(seen) < len(names):
-        items.append(Text("nothing else would" if seen else "no resource alone changes anything", "dim"))
+        items.append(Text("nothing else helps" if seen else "no resource alone changes anything", "dim"))
     return flow(items, width)
 
 

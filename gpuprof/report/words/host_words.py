@@ -105,12 +105,12 @@ def _short(place: str) -> str:
 
 
 def gain(one: HostFunction, now_ns: float | None) -> str:
-    """`→ 63 ms if free`, or that nothing is predicted."""
+    """`→ 63 ms without it`, or that nothing is predicted."""
     if one.step_ns is None or not now_ns:
         return "no prediction"
     if now_ns - one.step_ns.expected < 0.005 * now_ns:
         return "hidden: gains nothing"
-    return f"→ {duration(one.step_ns.expected)} if free"
+    return f"→ {duration(one.step_ns.expected)} without it"
 
 
 def explained(one: HostFunction, diagnosis: Diagnosis) -> list[str]:

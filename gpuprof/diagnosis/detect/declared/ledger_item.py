@@ -23,7 +23,7 @@ class LedgerItem:
 
     what: str
     """What takes the time."""
-    why: str = "a sequence of ops runs where one kernel does the same"
+    why: str = "several ops run where one kernel could do the same work"
     stage: Stage = "replaced"
     """Its place in the ledger's order."""
     unadvised: bool = False
