@@ -105,7 +105,7 @@ class RecordingReader:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            except OSError:  # somebody else has reaped it
+            except OSError:  # its end was read elsewhere
                 pass
 
     def look(self) -> None:
