@@ -312,12 +312,12 @@ def digits(value: float) -> str:
 HEAD = """<!-- Written by python -m benchmarks.calibrate --page: change that. -->
 # Calibrated numbers
 
-What gpuprof takes from recordings, or guesses, and where each number comes from: the files of `gpuprof/calibration/`.
-Fitted numbers are computed from recordings that are kept, by the command named; measured ones were read off recordings
-or timings of which not all are kept; published ones are from papers or datasheets; assumed ones are guesses. The
-interval is meant to hold in eight of ten cases, and predictions use its ends as their best and worst case where they
-have one. Recordings below `shared/` do not come with gpuprof. No recording whose role is `test`
-(benchmarks/fit_or_test.py) is among them.
+Every number that gpuprof uses, and where it comes from. The numbers are in the files of `gpuprof/calibration/`. Fitted
+numbers are computed from recordings that are kept, by the command named; measured ones were read off recordings or
+timings of which not all are kept; published ones are from papers or datasheets; assumed ones are guesses. The interval
+is meant to hold in eight of ten cases, and predictions use its ends as their best and worst case where they have one.
+Recordings below `shared/` do not come with gpuprof. No recording whose role is `test` (benchmarks/fit_or_test.py) is
+among them.
 """
 
 

@@ -207,22 +207,22 @@ def page(scores: list[Score]) -> str:
     own = sum(bool(one.code) for one in scores)
     return f"""# Published fixes: would gpuprof have found them?
 
-Experts find the cause of a slow step by hand, and say in a pull request what it was, how it was mended and what that
-gained. Each case here is such a fix, made again as a small program, timed before and after in turns on an H200 without
-a profiler, and recorded before the fix. In {own} of {len(scores)} the slow code is the library's own, as installed or
-with the fix taken back (*Code* names the library); the others were rewritten. Written by `python -m benchmarks.cases
---page`, which also says what counts; the programs are in `scenarios/cases/`.
+Experts find the cause of a slow step by hand, and say in a pull request what it was, how they fixed it and what the fix
+gained. Each case here reproduces such a fix as a small program. It was timed without a profiler on an H200 or H100,
+with and without the fix in turns, and recorded without the fix. In {own} of {len(scores)} the slow code is the
+library's own, as installed or with the fix taken back (*Code* names the library); the others were rewritten. Written by
+`python -m benchmarks.cases --page`, which also says what counts; the programs are in `scenarios/cases/`.
 
 | | | 80 % interval |
 |---|---|---|
 | cause in the first lines | {_share([bool(one.cause) for one in done])} |
 | module, function or op right | {_share([bool(one.place) for one in done])} |
 | measured gain in the predicted interval | {_share(held)} |
-| measured gain, as its turns differ, meets the interval | {_share(met)} |
+| interval of the measured gain over its turns overlaps the predicted one | {_share(met)} |
 | the fixed program gets the advice again | {repeated} | |
 
-Of {len(scores)} cases, {len(scores) - len(recorded)} have no recording yet and {len(recorded) - len(done)} gained
-nothing on this GPU; they do not count.
+Of {len(scores)} cases these are not counted: {len(scores) - len(recorded)} without a recording, and
+{len(recorded) - len(done)} that gained less than 3 % on the GPU where they were timed.
 
 | Case | Code | Published | Measured | What gpuprof says first of the cause | Place | Gain: measured, predicted |
 |---|---|---|---|---|---|---|

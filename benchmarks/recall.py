@@ -437,8 +437,8 @@ Gained 10 % and not shown (role test):
 
 """
 CONTACT = """
-Rules are mended once their misses are known, also those on programs of role test. What gpuprof said of {programs} of
-them before anyone had looked at what they measured ({pairs} pairs):
+Rules are improved once their misses are known, including misses on programs of role test. What gpuprof said of
+{programs} of them before anyone had looked at what they measured ({pairs} pairs):
 
 | first contact | role test |
 |---|---|

@@ -20,19 +20,35 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     return None
 
 
+def usable_cores(root: Path = Path("/sys")) -> float:
+    """Cores of the processors that this process may use, or the quota if that is less. What runs on the other processor
+    of a core slows this one down, whatever its priority."""
+    cores = set()
+    for cpu in _allowed_cpus():
+        try:
+            cores.add((root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+        except OSError:
+            cores.add(str(cpu))
+    quota = cpu_quota(root / "fs/cgroup")
+    return len(cores) if quota is None else min(len(cores), quota)
+
+
+def _allowed_cpus() -> set[int]:
+    try:
+        return os.sched_getaffinity(0)
+    except (AttributeError, OSError):
+        return set(range(os.cpu_count() or 1))
+
+
 def describe_host() -> dict[str, Any]:
     """CPUs that this process may use, bytes of memory, and the system."""
     system = os.uname()
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        cpus = os.cpu_count() or 1
     try:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
         memory_bytes = None
     return {
-        "cpus": cpus,
+        "cpus": len(_allowed_cpus()),
         "cpu_quota": cpu_quota(),
         "memory_bytes": memory_bytes,
         "platform": f"{system.sysname}-{system.release}-{system.machine}",

@@ -16,14 +16,17 @@ from .tell import PATIENCE_S, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Cores
+    from gpuprof.units import Assumed, Cores, Seconds
 
 Closing = Callable[[Path, str, bool], "tuple[list[str], dict[str, str]]"]
 """(run folder, one of RUNNING, WAITS and ENDED, whether to diagnose) → the command and environment that do it."""
 RUNNING, WAITS, ENDED = "running", "waits", ""
 """Whether the training still runs; in WAITS it has just begun, and the process waits for a line on standard input."""
-FEWEST_PROCESSORS: Assumed[Cores] = 4
+FEWEST_CORES: Assumed[Cores] = 4
 """With fewer, nothing is prepared while the training starts, which may need them all."""
+KEPT_S: Assumed[Seconds] = 900.0
+"""What was prepared takes memory; if the recording is not complete after this long, it is given up. What it has
+compiled stays on the disk."""
 
 
 class RecordingReader:
@@ -38,6 +41,8 @@ class RecordingReader:
         self._pid: int | None = None
         self._prepared: tuple[int, int] | None = None
         """A process that waits for the recording, and the pipe with which it is started once that is complete."""
+        self._kept_until_s = 0.0
+        """When it is given up, on the monotonic clock."""
         self._diagnoses = False
         self._starvation: Starvation | None = None
         self.was_started = False
@@ -45,9 +50,12 @@ class RecordingReader:
 
     def prepare(self) -> None:
         """Starts a process that loads its code now, and reads the recording once `start` is called."""
-        if len(os.sched_getaffinity(0)) < FEWEST_PROCESSORS:
+        from .machine import usable_cores
+
+        if usable_cores() < FEWEST_CORES:
             return
         reads, writes = os.pipe()
+        self._kept_until_s = time.monotonic() + KEPT_S
         try:
             self._prepared = self._spawn(WAITS, True, [(os.POSIX_SPAWN_DUP2, reads, 0)]), writes
         except OSError:
@@ -94,11 +102,16 @@ class RecordingReader:
             pid, pipe = self._prepared
             self._prepared = None
             os.close(pipe)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except OSError:  # its end was read elsewhere
+                pass
 
     def look(self) -> None:
-        """Notices that it has ended."""
+        """Notices that it has ended, and gives up one that has waited for too long."""
+        if self._prepared is not None and time.monotonic() > self._kept_until_s:
+            self.let_go()
         if self._pid is not None and reap(self._pid)[0]:
             self._pid = None
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from ..runfile import NSYS, log, rank_file
@@ -32,7 +33,7 @@ from .step_events import StepEvents
 from .step_meter import Ended
 from .tape import Tape
 from .tell import tell
-from .timing import devices_in_use, synchronise
+from .timing import devices_in_use, is_in_backward, synchronise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Session(StepEvents):
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has done its step, here or in a hook of the backward pass, on a thread of autograd."""
-        if self.counter is not None:
+        if self.counter is not None and (self._clock.thread == get_ident() or is_in_backward()):
             self._count_by_clock()
         if not self._training.known:
             self._training.updates(optimizer)

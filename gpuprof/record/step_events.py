@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from .guard import guarded
@@ -122,7 +123,10 @@ class StepEvents(SessionState):
     @guarded
     def on_profiler_begin(self) -> None:
         """A profiler is about to begin; if it is not ours, ours stops for it."""
-        self._end_tape()
+        if self._clock.thread == get_ident():
+            self._end_tape()
+        elif (tape := self.tape) is not None:
+            tape.end_soon()
         self._may_be_profiled = True
         if self._windows.must_close_for_another():
             self._make_room()

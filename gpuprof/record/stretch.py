@@ -84,8 +84,11 @@ class Stretch:
         if len(made) < PREPARED // 2:
             self._use_again()
         if made:
-            event = made.pop()
-            self._record(event, self._stream.of_now())
+            event, stream = made.pop(), self._stream.of_now()
+            if stream is None:  # torch's function in C++ takes no None: it would crash
+                event.record()
+            else:
+                self._record(event, stream)
         else:
             event = self._event()
         self._marks.append(event)

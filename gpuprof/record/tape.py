@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 FETCHED, CALLED, BACKWARD, ENDED = range(4)
 MOST_EVENTS: Convention[Entries] = 50_000
+MOST_OF_STEP: Convention[Entries] = 200_000
+"""A step with more events, such as one that reads the whole dataset, hands them over before it ends: they take about
+300 bytes each."""
 KEPT_NS: Assumed[WholeNs] = 1_000_000_000
 """Without a GPU, events are worked out this often: a killed process loses no more than this. With one, the lines of a
 stage are written at its end, as they need times of the GPU."""
@@ -62,8 +65,8 @@ class Tape:
             else:
                 work = self._meter.work.of_batch(batch)
                 self._events.append((FETCHED, waited_ns, True, work, sampled.of_batch(batches)))
-            if self._is_over:
-                self.work_out()
+            if self._is_over or len(self._events) > MOST_OF_STEP:
+                self._hand_over()
         except Exception as error:
             failed(self._owner, error)
 
@@ -71,6 +74,8 @@ class Tape:
         """The model is called to train."""
         try:
             self._events.append((CALLED, perf_counter_ns(), *self._meter.work.of_call(arguments)))
+            if len(self._events) > MOST_OF_STEP:
+                self._hand_over()
         except Exception as error:
             failed(self._owner, error)
 
@@ -111,9 +116,16 @@ class Tape:
 
     # -- afterwards
 
+    def end_soon(self) -> None:
+        """It is full at the end of this step. May be called on any thread."""
+        self._until_ns = 1
+
     def work_out(self) -> None:
         """Hands the events to the meter, and makes the steps' lines. Nothing is noted from now on."""
         self._is_over = True
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         events, self._events = self._events, []
         meter = self._meter
         for event in events:

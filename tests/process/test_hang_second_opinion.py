@@ -106,7 +106,8 @@ def test_what_is_not_done_stays(long_dump: bytes):
         at = long_dump.index(of_entry, at + 1)
     waits = long_dump[: at + 2] + b"\x89" + long_dump[at + 3 :]
     entries = pickle.loads(without_oldest(waits, MOST_ENTRIES, CALLS_A_GROUP)[0])["entries"]
-    assert [entry["collective_seq_id"] for entry in entries[:-1] if not entry["retired"]] == [51]
+    open_still = {entry["collective_seq_id"] for entry in pickle.loads(long_dump)["entries"] if not entry["retired"]}
+    assert {entry["collective_seq_id"] for entry in entries if not entry["retired"]} == {51} | open_still
 
 
 def test_a_damaged_long_dump_is_one_line_or_an_answer(long_dump: bytes, tmp_path: Path):

@@ -16,7 +16,7 @@ from helpers.paths import ROOT
 
 from gpuprof import runfile
 from gpuprof.cli.shared.after_recording import main
-from gpuprof.record import recording_reader
+from gpuprof.record import machine, recording_reader
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.recording_reader import RecordingReader
 from gpuprof.record.signals import OURS
@@ -86,7 +86,7 @@ def test_what_waits_for_a_disk_is_left_alone(tmp_path: Path, busy_cpu: int):
 
 
 def test_what_was_prepared_begins_once_the_recording_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recording_reader, "FEWEST_PROCESSORS", 1)
+    monkeypatch.setattr(recording_reader, "FEWEST_CORES", 1)
     started: list[str] = []
     code = "import os, pathlib, sys; pathlib.Path(sys.argv[1], str(os.getpid())).write_text(sys.stdin.readline())"
 
@@ -104,6 +104,42 @@ def test_what_was_prepared_begins_once_the_recording_is_complete(tmp_path: Path,
     reader.prepare()
     reader.let_go()
     assert len(list(tmp_path.iterdir())) == 1, "what waits in vain does nothing"
+
+
+def test_what_was_prepared_is_given_up_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recording_reader, "FEWEST_CORES", 0)
+    started: list[int] = []
+    spawn = os.posix_spawn
+    monkeypatch.setattr(os, "posix_spawn", lambda *a, **k: started.append(spawn(*a, **k)) or started[-1])
+    reader = RecordingReader(tmp_path, lambda *_: (["/bin/cat"], dict(os.environ)))
+    reader.prepare()
+    reader.look()
+    os.kill(started[0], 0)
+    monkeypatch.setattr(recording_reader, "KEPT_S", -1.0)
+    reader.let_go()
+    reader.prepare()
+    reader.look()
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_cores_count_and_not_processors_and_no_more_than_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert machine.usable_cores(tmp_path) == 8, "nothing is known of cores"
+    for cpu in range(8):
+        place = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    assert machine.usable_cores(tmp_path) == 4
+    (tmp_path / "fs/cgroup").mkdir(parents=True)
+    (tmp_path / "fs/cgroup/cpu.max").write_text("150000 100000\n")
+    assert machine.usable_cores(tmp_path) == 1.5
+
+
+def test_nothing_is_prepared_where_a_container_may_use_few_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3.5)
+    RecordingReader(tmp_path, lambda *_: pytest.fail("it is started")).prepare()
 
 
 @pytest.mark.slow

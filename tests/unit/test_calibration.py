@@ -278,15 +278,15 @@ IN_DOCUMENTS = {
         f"below {projection.USUAL_REACH.value:g} of what the kernel's time allows",
         f"{roofs.MEMORY_EFFICIENCY.value:g} of the stated one",
         f"takes the CPU {batch.ROUND.value:g} ({batch.ROUND.low:g} to {batch.ROUND.high:g}) of what a",
-        f"{memory.CONTEXT_BYTES.value / 1e9:g} GB go to the driver, CUDA's context and libraries, "
-        f"{percent(memory.FRAGMENTS.value - 1)} % to fragments",
+        f"{memory.CONTEXT_BYTES.value / 1e9:g} GB are set aside for the driver, CUDA's context and libraries, "
+        f"{percent(memory.FRAGMENTS.value - 1)} % for fragmentation",
         f"{projection.POWER_STREAMING.value:g} of it while memory is, {projection.POWER_STALLED.value:g} while "
         f"latency is, and {projection.POWER_WAITING.value:g} while it waits",
         f"the rates ({percent(roofs.MEASURED_HERE.value - 1)} % measured here, "
         f"{percent(roofs.MEASURED_SUCH.value - 1)} % measured elsewhere, {percent(roofs.BY_POWER.value - 1)} % by the "
         "power limit",
         f"efficiency kept ({percent(projection.KEPT_NEAR.value - 1)} % within an architecture, "
-        f"{percent(projection.KEPT.value - 1)} % between), another machine's host "
+        f"{percent(projection.KEPT.value - 1)} % between), another machine's CPU "
         f"({percent(projection.HOSTS.value - 1)} %)",
         f"layers that were not recorded ({percent(projection.REPEATS.value - 1)} %), noise between processes "
         f"({percent(noise.GPU_PROCESS.value)} %)",

@@ -40,7 +40,7 @@ def test_nothing_is_waited_for_once_the_training_has_ended(tmp_path: Path, monke
 
 
 def test_a_trace_read_ahead_gives_the_same_diagnosis(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(read_ahead, "FEWEST_PROCESSORS", 1)
+    monkeypatch.setattr(read_ahead, "FEWEST_CORES", 1)
     monkeypatch.setattr(read_ahead, "wait_for_samples", lambda folder: None)
     ahead = read_ahead.read(RUN, running=True)
     assert ahead.loaded is not None

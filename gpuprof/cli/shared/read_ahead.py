@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof import runfile
-from gpuprof.tracefile.background import processors
+from gpuprof.record.machine import usable_cores
 from gpuprof.units import Assumed, Cores, Measured, Ms, Seconds
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ PATIENCE_S: Assumed[Seconds] = 8.0
 """The verdict waits this long for steps that are sampled after the window: twice the duration of sampling, where steps
 are not long."""
 LOOK_S: Assumed[Seconds] = 0.05
-FEWEST_PROCESSORS: Assumed[Cores] = 4
+FEWEST_CORES: Assumed[Cores] = 4
 """With fewer, reading next to sampled steps would make these longer."""
 
 
 def prepare() -> None:
     """Loads everything that a diagnosis needs, and compiles what is not compiled yet, by a diagnosis of the demo
     recording. What fails here fails again where it is reported."""
-    import gpuprof
-    from gpuprof.cli.shared.output import drawn  # noqa: F401 (loaded for later)
-    from gpuprof.report.terminal.terminal import render
-    from gpuprof.tracefile.kineto.reader import read_kineto
-
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()), as_file(DEMO) as path:
+        import gpuprof
+        from gpuprof.cli.shared.output import drawn  # noqa: F401 (loaded for later)
+        from gpuprof.report.terminal.terminal import render
+        from gpuprof.tracefile.kineto.reader import read_kineto
+
         trace = read_kineto(path, path.stat().st_size, small_bytes=0)
         render(gpuprof.diagnose(trace, step_ms=DEMO_UNPROFILED_MS), 100)
 
@@ -57,7 +57,7 @@ def read(folder: Path, running: bool) -> Recording:
     found = resolve(folder)
     if not running:
         return found
-    if processors() < FEWEST_PROCESSORS:
+    if usable_cores() < FEWEST_CORES:
         wait_for_samples(folder)
         return found
     run = found.run

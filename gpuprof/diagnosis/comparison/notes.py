@@ -28,8 +28,7 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
     yield from _test_notes(step, tested, a.unit)
     yield from _place_notes(a.side, b.side)
     yield from energy_notes(a.energy, b.energy, a.unit)
-    yield from _flaws("A", a)
-    yield from _flaws("B", b)
+    yield from _flaws(a, b)
 
 
 def other_program(differ: str | None, unit: Unit) -> Iterator[Note]:
@@ -184,12 +183,19 @@ def _place_notes(a: Side, b: Side) -> Iterator[Note]:
         )
 
 
-def _flaws(name: str, one: Facts) -> Iterator[Note]:
-    """The warnings of a recording's own diagnosis, in its words."""
-    for issue in one.warnings:
-        # If the step was timed without the profiler, it does not matter when the recorded work ran.
-        if not (issue.id == "host_ahead" and one.side.known == "unprofiled"):
-            yield Note("degraded", "info", f"{name}: {issue.message}")
+def _flaws(a: Facts, b: Facts) -> Iterator[Note]:
+    """The warnings of the recordings' own diagnoses, in their words; what is said of both stands once."""
+    of_a, of_b = _warnings(a), _warnings(b)
+    for message in of_a:
+        yield Note("degraded", "info", f"{'A and B' if message in of_b else 'A'}: {message}")
+    for message in of_b:
+        if message not in of_a:
+            yield Note("degraded", "info", f"B: {message}")
+
+
+def _warnings(one: Facts) -> list[str]:
+    # If the step was timed without the profiler, it does not matter when the recorded work ran.
+    return [i.message for i in one.warnings if not (i.id == "host_ahead" and one.side.known == "unprofiled")]
 
 
 def same_program(

@@ -27,17 +27,17 @@ PAGE = Page(
     means="""
 A discriminator's loss on generated pictures goes back through the generator, whose gradients are cleared before its own
 step. A frozen part below the first trained layer has inputs with `requires_grad` (as `enable_input_require_grads()`
-does), and gradients go through it to an input that is not updated. The loss needs nothing of that: `detach()` ends the
-backward pass where the trained part begins, and what comes before it need not keep its activations.
+does), and gradients go through it to an input that is not updated. The training needs none of these gradients:
+`detach()` ends the backward pass where the trained part begins, and what comes before it need not keep its activations.
 """,
     detected="""
-The profiler records the shape of each gradient that a backward pass makes, whether it is added to one that is there,
-and the shapes of the tensors in each optimizer's step. After the last gradient of a pass that an optimizer may use, at
+The profiler records the shape of each gradient that a backward pass makes, whether it is added to an existing one, and
+the shapes of the tensors in each optimizer's step. After the last gradient of a pass that an optimizer may use, at
 least 10 more nodes of autograd run, and the gradients made there are new again in the next pass, with no optimizer's
-step on tensors of their shapes in between. A gradient of the shape of looked up tokens is of an input. Where shapes do
-not show it (half of the discarded gradients have a shape that is updated), or the tensors of an optimizer's step do not
-show (flattened, compiled, in kernels of its own, or a list of more than 30, whose shapes torch does not record),
-nothing is said of weights.
+step on tensors of their shapes in between. A gradient with the shape of looked-up embeddings counts as that of an
+input. Gradients of weights are not reported if shapes do not decide (half of the discarded gradients have a shape that
+is updated), or if the tensors of an optimizer's step are not visible (flattened, compiled, in kernels of its own, or a
+list of more than 30, whose shapes torch does not record).
 """,
     gain="""
 The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that

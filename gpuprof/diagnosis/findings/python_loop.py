@@ -57,20 +57,19 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
 those that another branch interrupts), outside autograd, optimizers and data loaders, if it takes at least 2 % of the
 step. It has no matrix multiplications, convolutions, attention or norms: those are layers, which need the result of the
-layer before. A loop that only lists tensors (views, `.detach()`) and launches nothing is none: an op over all rounds
-needs that list, too.
-A model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU copies to the GPU in each
-round, as a policy is for one environment after another: what it returned in the round before can reach the next one
-through Python only. The rounds between two long pauses (at least 4 times the usual Python between rounds) are counted:
-their rows are known at once. Not in inference.
+layer before. A loop that only lists tensors (views, `.detach()`) and launches nothing does not count: an op over all
+rounds needs that list, too. The other case is a model that is called again and again (8 rounds, 64 ops in all) on a
+tensor that the CPU copies to the GPU in each round, as a policy is for one environment after another. The result of one
+round can reach the next one through Python only. The rounds between two long pauses (at least 4 times the usual Python
+between rounds) are counted: their rows are known at once. Not in inference.
 """,
     gain="""
-Launches and Python code of a loop become those of two rounds (one to four). So does the time that each of its kernels
-takes even if it does next to nothing (1 µs); of the rest half is left (0.2 to 1). It waits for the GPU only in its last
-round. The same holds for its backward pass, and for what autograd takes to go through its nodes before the first of
-them runs. A model that is called for each row is called once for the rows that are known at once, and the Python
-between the calls stays; where no number of rows stands out and results are read, a quarter of the calls is left (a
-tenth to all). All these numbers but the 1 µs are assumed.
+Launches and Python code of a loop become those of two rounds (one to four). The same holds for the fixed part of each
+kernel's time (1 µs); half of the rest of it is left (0.2 to 1). The loop waits for the GPU only in its last round. The
+same holds for its backward pass, and for what autograd takes to go through its nodes before the first of them runs. A
+model that is called for each row is called once for the rows that are known at once, and the Python between the calls
+stays; where no number of rows stands out and results are read, a quarter of the calls is left (a tenth to all). All
+these numbers but the 1 µs are assumed.
 """,
     wrong="""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops

@@ -41,17 +41,17 @@ PAGE = Page(
     title="Saving, evaluating or logging delays the training",
     means="""
 Every N steps the training writes a checkpoint, evaluates or logs. The GPU does no training in that time, and if it
-happens often it costs more than any slow kernel.
+happens often, it can cost more than any slow kernel.
 """,
     detected="""
-In a run: what saving, evaluating and logging add to the mean step, measured in each timed step, if it is at least 2
-%. If the steps timed free-running contain fewer than three of them, all unprofiled steps of the run (also those while
-functions are sampled, and those after) say how often they come and what they cost, if they come at equal intervals. In
-runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals, that did not
-wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its additional
-time is CPU work outside all phases of a step. Evaluation in larger batches: what it adds was measured, and a training
-step takes next to no longer for more samples (see `larger_batch`), so that evaluation's passes, which have no backward
-pass, have the same room.
+In a run, what saving, evaluating and logging add to the mean step is measured in each timed step; it counts if it is at
+least 2 %. If the steps timed free-running contain fewer than three of them, all unprofiled steps of the run (also those
+while functions are sampled, and those after) say how often they come and what they cost, if they come at equal
+intervals. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals,
+that did not wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of
+its additional time is CPU work outside all phases of a step. Evaluation in larger batches: what it adds was measured,
+and a training step takes hardly longer for more samples (see `larger_batch`); evaluation, which has no backward pass,
+is assumed to do the same.
 """,
     gain="""
 In a run, a tenth of what these add to the mean step is left: they are done a tenth as often. Without a run all steps
@@ -61,7 +61,7 @@ time; its batches were not recorded, so the probability is 65 % (assumed).
     wrong="""
 If a short recording happens to contain a rare step, it makes that step look frequent: compare with how often the
 training saves. Events that come fewer than three times in a run's unprofiled steps are not seen, unless a trainer's
-settings give their distance.
+settings say how often they come.
 """,
 )
 

@@ -50,30 +50,30 @@ PAGE = Page(
     applies=("training",),
     title="A recurrence runs step by step in Python",
     means="""
-An LSTM cell that is called for each frame, a gated delta rule or a state-space scan that goes from chunk to chunk in
-plain torch: each step launches a few small kernels, and needs the result of the step before, so it cannot be one op
-over all steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for
-linear attention and delta rules, `mamba-ssm` for state spaces. A loop over attention heads, one after another, looks
-the same, and can be one attention over all of them. A decoder that calls `torch.nn.LSTM` for one step at a time needs
-no loop in training if the inputs of all steps are known (teacher forcing): one call takes the whole sequence, and what
-follows each step takes all steps at once. Results that each step appends by `torch.cat` are copied again and again: the
-bytes grow with the square of the steps.
+The model calls an LSTM cell for each frame, or a gated delta rule or state-space scan goes from chunk to chunk in plain
+torch. Each step launches a few small kernels, and needs the result of the step before, so it cannot be one op over all
+steps. There are kernels that run the whole recurrence: `torch.nn.LSTM` and `torch.nn.GRU` (cuDNN), `fla` for linear
+attention and delta rules, `mamba-ssm` for state spaces. A loop over attention heads, one after another, looks the same,
+and can be one attention over all of them. A decoder that calls `torch.nn.LSTM` for one step at a time needs no loop in
+training if the inputs of all steps are known (teacher forcing): one call takes the whole sequence, and what follows
+each step takes all steps at once. Results that each step appends by `torch.cat` are copied again and again: the bytes
+grow with the square of the steps.
 """,
     detected="""
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
 in all, with the same shapes (those of `torch.cat` may grow) and in the same modules, with no backward pass in between:
 layers, in contrast, are separate modules and have norms. It must take at least 5 % of the step. Not detected if the
-recording has no module ranges. Branches (heads of an attention, members of an ensemble, a head that judges one state
-after another): 4 rounds or more, 20 ops in all, in one module or in several of one class, that end in a loss or in a
-multiplication whose result has another width than what a round's first one takes; so no round computes with the result
-of the one before. Or lookups in one table after another.
+recording has no module ranges. Branches count, too (heads of an attention, members of an ensemble, a head that judges
+one state after another). They have 4 rounds or more, 20 ops in all, in one module or in several of one class, and end
+in a loss or in a multiplication whose result has another width than the input of a round's first one, so no round
+computes with the result of the one before; or they are lookups in one table after another.
 """,
     gain="""
-Launches and Python code of the steps become those of two steps (one to four), their kernels take a quarter of their
-time (8 to 50 %), as when a fused kernel replaces a reference implementation; the same holds for the backward pass.
-All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's result is left. The
-fix is listed under *Worth trying* (probability 0.75, assumed; 0.7 for a layer that is called for each step) unless
-torch.nn has a layer for the cell.
+Launches and Python code of the steps become those of two steps (one to four), and their kernels take a quarter of their
+time (8 to 50 %), as when a fused kernel replaces a reference implementation; the same holds for the backward pass. All
+numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's result is left. The fix is
+listed under *Worth trying* (probability 0.75, assumed; 0.7 for a layer that is called for each step) unless torch.nn
+has a layer for the cell.
 """,
     wrong="""
 A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a

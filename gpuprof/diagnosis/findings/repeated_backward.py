@@ -31,24 +31,25 @@ PAGE = Page(
     title="Several backward passes go through the same part of the graph",
     means="""
 A model has several losses (tasks, heads, auxiliary losses), and each has a backward pass of its own, with
-`retain_graph=True`. Each of them goes through all that the losses share, the whole encoder for example, and adds to
-the same gradients. The gradient of a sum is the sum of the gradients: one backward pass of the summed losses gives the
-same, and goes through the shared part once. Its graph is then freed on the way, too, which needs less memory.
+`retain_graph=True`. Each of these passes goes through everything that the losses share, the whole encoder for example,
+and adds to the same gradients. The gradient of a sum is the sum of the gradients: one backward pass of the summed
+losses gives the same gradients, and goes through the shared part once. It also frees the graph as it goes, which saves
+memory.
 """,
     detected="""
 Autograd numbers the nodes of its graph, and the profiler records the number of each that runs. At least 20 nodes run
-more than once in a step, and the later passes add to gradients that are there. Not where the optimizer steps between
-two passes, where gradients are copied, zeroed or measured there (balancing or projecting the gradients of tasks), or
-for passes whose gradients are differentiated again (forces, gradient penalties).
+more than once in a step, and the later passes add to existing gradients. Nothing is reported where the optimizer steps
+between two passes, where gradients are copied, zeroed or measured there (balancing or projecting the gradients of
+tasks), or for passes whose gradients are differentiated again (forces, gradient penalties).
 """,
     gain="""
 All runs of a node but the first of each step are removed, with what the engine does between them. At worst 15 % of
 that stays (assumed). Gains in memory are not counted.
 """,
     wrong="""
-With weights of losses that depend on each loss's gradient, passes are needed one by one; most such programs copy or
-measure gradients between the passes, and are not shown. Hooks on parameters see one gradient instead of several.
-Gradients of 16-bit weights are summed in another order.
+If the losses' weights depend on each loss's gradient, each loss needs a pass of its own. Most such programs copy or
+measure gradients between the passes, so nothing is reported for them. Hooks on parameters see one gradient instead of
+several. Gradients of 16-bit weights are summed in another order, so they are rounded differently.
 """,
 )
 

@@ -46,14 +46,14 @@ PAGE = Page(
     title="A small table is looked up again in every layer",
     means="""
 Relative positions (as in T5) are a table of a few rows, looked up for each pair of a query and a key: a million indices
-for a thousand tokens. The backward pass of a lookup sorts its indices and sums the gradients of each row, on few
-blocks where rows are few. Where layers share the table, one lookup per forward pass is enough, and one sort. And where
-many pairs have the same distance, each distance can be looked up once, and spread by `unfold`.
+for a thousand tokens. The backward pass of a lookup sorts its indices and sums the gradients of each row, in few thread
+blocks if the table has few rows. If layers share the table, one lookup per forward pass is enough, and one sort. If
+many pairs have the same distance, each distance can be looked up once and then expanded by `unfold`.
 """,
     detected="""
-Lookups (`aten::embedding`) of a table with at least 64 indices for each row, at least 4 times with the same sizes in a
-forward pass, and twice as often as any other table, while at most half as many gradients of the table's size are
-accumulated: layers share it. At least 3 % of the step. Not detected without shapes.
+A table is looked up (`aten::embedding`) with at least 64 indices for each row, at least 4 times with the same sizes in
+a forward pass, and twice as often as any other table. At most half as many gradients of the table's size are
+accumulated, which means that layers share it. The lookups take at least 3 % of the step. Not detected without shapes.
 """,
     gain="""
 All but the first lookup of each forward pass are removed with their backward passes; 10 % of that time stays, 5 % to

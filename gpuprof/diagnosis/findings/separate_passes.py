@@ -33,9 +33,9 @@ PAGE = Page(
     applies=("training",),
     title="A model runs once for each part of the batch",
     means="""
-Two sentences of a pair, an anchor with a positive and a negative, several views of a picture, real and generated
-samples, or samples in a loop: the model is called for each by itself, and then one loss takes all results. Every call
-launches all kernels again, forward and backward, reads all weights again, and its kernels are smaller. The same
+The model is called separately for the two sentences of a pair, for an anchor, a positive and a negative, for several
+views of a picture, for real and generated samples, or for samples in a loop; then one loss takes all results. Every
+call launches all kernels again, forward and backward, reads all weights again, and its kernels are smaller. The same
 samples in one batch need one call: `model(torch.cat((a, b))).chunk(2)`.
 """,
     detected="""
@@ -50,9 +50,9 @@ The first pass's kernels take the work of all of them, growing as they do for a 
 CPU work and the kernels of the others are removed, forward and backward.
 """,
     wrong="""
-Where one pass needs a choice that the result of another led to (a sampled token), or a memory that it returned
-(segments of a long text), they cannot be one: the probability is 80 %, or 65 % where inputs have different shapes and
-must be padded to one (assumed). Batch norms see the statistics of all samples together.
+If one pass depends on a choice made from the result of another (a sampled token), or on a memory that it returned
+(segments of a long text), they cannot be merged: the probability is 80 %, or 65 % where inputs have different shapes
+and must be padded to one (assumed). Batch norms then compute their statistics over all samples together.
 """,
 )
 

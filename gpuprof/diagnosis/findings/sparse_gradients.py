@@ -47,24 +47,26 @@ PAGE = Page(
     applies=("training",),
     title="Large embedding tables have dense gradients",
     means="""
-Recommenders and models of graphs have tables of millions of rows, of which a batch looks up some ten thousand. By
+Recommenders and graph neural networks have tables of millions of rows, of which a batch looks up some ten thousand. By
 default the gradient is as large as the table: each step fills it with zeros, and the optimizer reads and writes the
-whole table and its states. With `sparse=True` the gradient has the touched rows alone, and an optimizer for such
-gradients (`torch.optim.SparseAdam`, `SGD`, `Adagrad`) changes those only.
+whole table and its states. With `sparse=True` the gradient has only the touched rows, and an optimizer for such
+gradients (`torch.optim.SparseAdam`, `SGD`, `Adagrad`) updates only those.
 """,
     detected="""
-`aten::embedding_dense_backward` for tables of 10 million elements or more whose rows are at least ten times the
-indices, and that no matrix multiplication takes (as the head of a language model). Together with the optimizer's passes
-over them, at least 3 % of the step. The optimizer's time is divided by the elements of the tensors in its lists; where
-these are not recorded, only filling the gradient counts. Not detected without shapes.
+`aten::embedding_dense_backward` runs for tables of 10 million elements or more that have at least ten times as many
+rows as there are indices, and that no matrix multiplication uses (the tied head of a language model does). Together
+with the optimizer's passes over these tables it takes at least 3 % of the step. The optimizer's time is divided by the
+elements of the tensors in its lists; where these are not recorded, only filling the gradient counts. Not detected
+without shapes.
 """,
     gain="""
 Fills of the whole gradient, and the optimizer's work on the tables, become passes over the touched rows: their share of
 the rows, times 3 (1 to 8, assumed).
 """,
     wrong="""
-It changes the training: `SparseAdam` leaves the moments of untouched rows alone, dense `Adam` decays them and goes on
-to move their rows. Weight decay and clipping by a norm do not take sparse gradients: the probability is 0.85 (assumed).
+It changes the training: `SparseAdam` leaves the moments of untouched rows alone, while dense `Adam` decays them and
+keeps updating these rows. Weight decay and clipping by a norm do not take sparse gradients: the probability is 0.85
+(assumed).
 """,
 )
 

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.comparison.comparison import Comparison, KernelDifference, Mechanism, Note
+from gpuprof.diagnosis.comparison.comparison import Comparison, KernelDifference, Mechanism
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import labels, stepbar
 from gpuprof.report.lines import Column, flow, prose, table
@@ -42,7 +40,7 @@ def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
     others = [note for note in comparison.notes if note.severity == "info"]
     blocks = [
         [*_headline(comparison, width), *paragraph(comparison.summary)],
-        section("quality", _notes(warnings)),
+        section("quality", issues(warnings)),
         section("A", _side(comparison, "a", inner)) + section("B", _side(comparison, "b", inner)),
         section(comparison.unit, _steps(comparison, inner)),
         section("why", _mechanisms(comparison)),
@@ -52,7 +50,7 @@ def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
         section("kernels", _kernels(comparison, inner, rows)),
         section("CPU ops", _ops(comparison, inner, rows) if words.host_matters(comparison) else []),
         section("test", paragraph(words.test(comparison)))
-        + section("notes" if len(others) > 1 else "note", _notes(others)),
+        + section("notes" if len(others) > 1 else "note", issues(others)),
     ]
     return Group(*spaced(block for block in blocks if block))
 
@@ -254,17 +252,3 @@ def _ops(comparison: Comparison, width: int, rows: int) -> list[Text]:
     ]
     columns = (Column("bold", right=True), Column("dim", right=True), Column(elastic=True), Column("dim"))
     return table(lines, columns, width)
-
-
-def _notes(notes: list[Note]) -> list[Text | Table]:
-    """The notes; what is said of both A and B is said once."""
-    messages = {note.message for note in notes}
-    shown = []
-    for note in notes:
-        side, colon, rest = note.message.partition(": ")
-        if colon and side in ("A", "B") and {f"A: {rest}", f"B: {rest}"} <= messages:
-            if side == "A":
-                shown.append(replace(note, message=f"A and B: {rest}"))
-        else:
-            shown.append(note)
-    return issues(shown)

@@ -66,7 +66,7 @@ LOSSES = frozenset(
 )  # fmt: skip
 FIRST = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
 """Ops with which a model of signals or pictures begins."""
-LONGER: Assumed[Ratio] = 4.0
+LONG_PAUSE: Assumed[Ratio] = 4.0
 """Python between two rounds that takes this many times the usual one does something else."""
 FEWEST_GROUPS: Assumed[Rounds] = 2
 USUALLY: Assumed[Share] = 0.5
@@ -169,7 +169,7 @@ def _together(case: Analysis, rounds: I64) -> int:
     environment after another is asked, then all of them move. 0 where no number stands out."""
     ops = case.trace.ops
     gaps = ops.start_ns[rounds[1:, 0]] - ops.end_ns[rounds[:-1, -1]]
-    long = np.flatnonzero(gaps > LONGER * max(float(np.median(gaps)), 1.0))
+    long = np.flatnonzero(gaps > LONG_PAUSE * max(float(np.median(gaps)), 1.0))
     apart = np.diff(long)
     if len(apart) < FEWEST_GROUPS:
         return 0
