@@ -82,3 +82,26 @@ def test_what_is_left_is_the_first_pass(tmp_path: Path):
     assert "inputs of the same shape" in only(separate_passes, case).evidence[0].text
     left = (case.graph.on_gpu & (after.duration_ns > 0)).sum() / case.graph.on_gpu.sum()
     assert left == pytest.approx(1 / 3, abs=0.02)
+
+
+@pytest.mark.parametrize(("channels", "count"), [(3, 0), (1, 1)])
+def test_a_predicted_picture_may_be_the_next_input(tmp_path: Path, channels: int, count: int):
+    """Frames that are predicted one from another have the size and the channels of what the model takes."""
+    import torch
+    from torch import nn
+
+    layers = [nn.Conv2d(3, 8, 3, padding=1), *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(12))]
+    model = nn.Sequential(*layers, nn.Conv2d(8, channels, 1))
+
+    frames = torch.randn(3, 2, 3, 8, 8)
+
+    def step(_: int) -> None:
+        frame, losses = frames[0], []
+        for at in range(3):
+            result = model(frame)
+            losses.append(result.mean())
+            frame = result if channels == 3 else frames[at]
+        torch.stack(losses).sum().backward()
+
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    assert len(list(separate_passes.find(case))) == count

@@ -45,7 +45,8 @@ need not be kept are not counted.
 """,
     wrong="""
 Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as unread
-ones: the probability is 0.85 (assumed).
+ones: the probability is 0.85 (assumed). Gradient checkpointing with `use_reentrant=True` needs inputs with
+`requires_grad`: without them, checkpointed layers get no gradients. Set `use_reentrant=False` first.
 """,
 )
 
@@ -71,7 +72,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         evidence=spans(case, text, nodes),
         fix=code("loss = discriminator(fake.detach())")
         + "  # where a loss trains only what comes after; for frozen layers:\n# no requires_grad_() on their inputs"
-        + " (enable_input_require_grads), or their call under torch.no_grad()",
+        + " (enable_input_require_grads), or their call under torch.no_grad();\n"
+        + "# with gradient checkpointing set use_reentrant=False first",
         change=partial(removed, nodes=nodes),
         worst=partial(scaled, nodes=nodes, factor=worst),
         odds=calibrated.UNUSED_ODDS.value,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -117,18 +117,26 @@ def find_lookups(case: Analysis) -> Lookups | None:
     groups: dict[tuple[int, tuple[int, int, int]], list[int]] = defaultdict(list)
     for row in np.flatnonzero(rows).tolist():
         groups[int(ops.dims[row]), (int(step[row]), int(passes[row]), int(ops.thread[row]))].append(row)
+    turns = Counter(dims for dims, _ in groups)
+    together: dict[tuple[int, int, int], Counter[int]] = defaultdict(Counter)
+    for (dims, where), mine in groups.items():
+        together[where][dims] = len(mine)
+    largest = {where: counts.most_common(2) for where, counts in together.items()}
+    sums: dict[tuple[int, ...], int] = {}
     again: list[int] = []
     most, table, indices = 0, 0, 0
     for (dims, where), mine in groups.items():
         shapes = shapes_in(case, dims)[:2]
         # A model that is called again and again looks all of its tables up as often.
-        others = max((len(rest) for (one, same), rest in groups.items() if one != dims and same == where), default=0)
+        others = max((times for one, times in largest[where] if one != dims), default=0)
         if len(mine) < max(FEWEST_LOOKUPS, 2 * others) or len(shapes) < 2 or not shapes[0] or not shapes[1]:
             continue
         count = math.prod(shapes[1])
-        if count < LEAST_EACH * shapes[0][0] or 2 * _sums(case, shapes[0]) > len(mine) * sum(
-            one == dims for one, _ in groups
-        ):
+        if count < LEAST_EACH * shapes[0][0]:
+            continue
+        if shapes[0] not in sums:
+            sums[shapes[0]] = _sums(case, shapes[0])
+        if 2 * sums[shapes[0]] > len(mine) * turns[dims]:
             continue
         again += sorted(mine, key=lambda row: int(ops.start_ns[row]))[1:]
         if len(mine) * count > most * indices:

@@ -40,18 +40,19 @@ samples in one batch need one call: `model(torch.cat((a, b))).chunk(2)`.
 """,
     detected="""
 Before one backward pass the same ops run in the same order two times or more, each time from the lookup of tokens in
-the model's largest embedding, or from a convolution of a picture (at most 4 channels). So no pass computes with the
-result of another one. All of them record gradients, and the gradients that are accumulated are those of one model.
-Recurrent cells do not count, nor passes that the recorder saw repeat the same inputs (see `redundant_forward`).
+the model's largest embedding, or from a convolution of a picture (at most 4 channels) in a model whose convolutions
+of the picture's size return another number of channels: a predicted frame may be the next input. All of them record
+gradients, and the gradients that are accumulated are those of one model. Recurrent cells do not count, nor passes
+that the recorder saw repeat the same inputs (see `redundant_forward`).
 """,
     gain="""
 The first pass's kernels take the work of all of them, growing as they do for a larger batch (see `larger_batch`); the
 CPU work and the kernels of the others are removed, forward and backward.
 """,
     wrong="""
-If one pass depends on a choice made from the result of another (a sampled token), they cannot be merged: the
-probability is 80 %, or 65 % where inputs have different shapes and must be padded to one (assumed). Batch norms then
-compute their statistics over all samples together.
+If one pass depends on a choice made from the result of another (a sampled token), or on a memory that it returned
+(segments of a long text), they cannot be merged: the probability is 80 %, or 65 % where inputs have different shapes
+and must be padded to one (assumed). Batch norms then compute their statistics over all samples together.
 """,
 )
 

@@ -1,9 +1,9 @@
 """A model that is called several times before one backward pass, each time on other inputs.
 
 Such passes are found in the ops alone: each begins with reading what only a batch has (indices that are embedded, or
-pictures of a few channels), so none computes with the result of the one before, and each has the same ops in the same
-order. A stack of layers repeats ops as well, but embeds once. Two models of the same structure (two towers) accumulate
-twice the gradients: each of their weights gets its own.
+pictures of a few channels), so none takes the result of the one before as its batch, and each has the same ops in the
+same order. A stack of layers repeats ops as well, but embeds once. Two models of the same structure (two towers)
+accumulate twice the gradients: each of their weights gets its own.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
         return None
     first = rows[begins[0] : begins[0] + length].tolist()
     kinds = [strings[int(ops.name[row])] for row in first]
+    if any(_returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
+        return None  # a frame that is predicted may be the next one's input
     if sum(kind in PRODUCTS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
         return None
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
@@ -137,6 +139,18 @@ def _begins(case: Analysis, rows: I64) -> list[int]:
         elif len(weight) > 2 and weight[1] <= MOST_CHANNELS and (shapes[0] or ())[1:2] == weight[1:2]:
             pictures.setdefault(weight, []).append(at)
     return tables[max(tables, key=np.prod)] if tables else max(pictures.values(), key=len, default=[])
+
+
+def _returns_pictures(case: Analysis, row: int, begin: int) -> bool:
+    """Whether a convolution returns pictures of the size and the channels that a pass begins with."""
+    ops, strings = case.trace.ops, case.trace.strings
+    if not {strings[int(ops.name[at])] for at in (row, begin)} <= CONVOLUTIONS:
+        return False
+    taken = shapes_in(case, int(ops.dims[begin]))[0]
+    given, weight, *_ = [*shapes_in(case, int(ops.dims[row])), None, None]
+    if not taken or not given or not weight:
+        return False
+    return taken[1] == weight[0] and taken[2:] == given[2:]
 
 
 def _same(one: I64, other: I64) -> int:

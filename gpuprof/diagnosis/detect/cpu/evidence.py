@@ -209,6 +209,8 @@ def _outermost(case: Analysis, op: int, start: float) -> int:
 
 def _device(case: Analysis, rows: np.ndarray) -> np.ndarray:
     gpu_row = case.graph.gpu_row[rows]
+    if not len(case.trace.gpu.device):
+        return np.zeros(len(rows), np.int64)
     # An unrecorded or negative device counts as the first.
     return np.where(gpu_row >= 0, case.trace.gpu.device[gpu_row].clip(0), 0)
 

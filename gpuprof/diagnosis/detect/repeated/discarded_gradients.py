@@ -89,6 +89,7 @@ def _passes(case: Analysis) -> Iterator[_Pass]:
     inner = set(case.timeline.host.differentiable.start.tolist())
     calls = np.flatnonzero(case.ops_named(lambda name: name == _SUM))
     calls = calls[np.argsort(ops.start_ns[calls], kind="stable")]
+    called, ran = ops.start_ns[calls], ops.start_ns[engine]
     adds = case.ops_within(case.ops_named(lambda name: name == _SUM)) & case.ops_named(
         lambda name: name in ("aten::add_", "aten::add")
     )
@@ -96,13 +97,14 @@ def _passes(case: Analysis) -> Iterator[_Pass]:
     for start, end in zip(backward.start.tolist(), backward.end.tolist(), strict=True):
         if start < low or end > high or start in inner:
             continue
-        rows = engine[(ops.start_ns[engine] >= start) & (ops.end_ns[engine] <= end)]
+        rows = engine[np.searchsorted(ran, start) : np.searchsorted(ran, end)]
+        rows = rows[ops.end_ns[rows] <= end]
         if not len(rows) or len(np.unique(ops.thread[rows])) > 1:
             continue
         places, shapes, fresh = [], [], []
         for place in np.flatnonzero(sums[rows]).tolist():
             first, last = (int(column[rows[place]]) for column in (ops.start_ns, ops.end_ns))
-            call = calls[np.searchsorted(ops.start_ns[calls], first) :][:1]
+            call = calls[np.searchsorted(called, first) :][:1]
             shape = shapes_in(case, int(ops.dims[call[0]]))[:1] if len(call) and ops.end_ns[call[0]] <= last else []
             if not shape or shape[0] is None:
                 break
