@@ -257,7 +257,7 @@ IN_DOCUMENTS = {
         f"`aten::as_strided`, {profiler.STRIDED_NS.value / 1e3:g} µs there), or from a launch "
         f"({profiler.LAUNCH_NS.value / 1e3:g} µs)",
         f"{({0.3: 'Seven tenths'})[profiler.DIFFUSE.value]} of it are removed from the CPU work",
-        f"longer than {profiler.REFILL_NS.value / 1e3:g} µs only that much counts",
+        f"most {profiler.REFILL_NS.value / 1e3:g} µs of each interval count",
         f"counts for {1 + profiler.LEFT_OUT.value:g}",
         f"the cost ÷ {profiler.SPREAD.value:g} to × {profiler.SPREAD.value:g} (÷ {profiler.LAUNCH_SPREAD.value:g} to "
         f"× {profiler.LAUNCH_SPREAD.value:g} by launches), and {percent(noise.GPU_PROCESS.value)} %",
