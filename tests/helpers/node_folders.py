@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpuprof.cli.trace import closing_command
 from gpuprof.record.nodes import WAIT
+from gpuprof.record.recording_reader import ENDED
 from gpuprof.record.signed import TOKEN
 from gpuprof.runfile import NODES, RUN_VARIABLE, SCHEMA
 from helpers.rank_program import RankProgram, recording, run
@@ -83,7 +84,7 @@ def start_rank(
 
 def start_reading(node: Path, wait: float = 20) -> subprocess.Popen[str]:
     """Starts what `gpuprof trace` starts on a node when the window has closed."""
-    words, variables = closing_command(node, running=False, diagnose=True)
+    words, variables = closing_command(node, ENDED, diagnose=True)
     return subprocess.Popen(words, env={**variables, WAIT: f"{wait:g}"}, stderr=subprocess.PIPE, text=True, cwd=node)
 
 

@@ -22,6 +22,7 @@ MEASURED = Measurement("NVIDIA L4", 24 * 10**9, {"bf16": 60e12}, 250e9, 25e9, 5_
 def test_a_dense_rate_is_what_the_chip_does_in_a_clock():
     """FLOPs per clock and SM × SMs × boost clock; the note explains where that differs."""
     for gpu in GPUS:
+        assert gpu.flops_per_clock and gpu.multiprocessors and gpu.boost_mhz, gpu.name
         derived = gpu.flops_per_clock * gpu.multiprocessors * gpu.boost_mhz * 1e6
         explained = "clock" in gpu.note or "MHz" in gpu.note
         assert derived == pytest.approx(gpu.half_flops, rel=0.1 if explained else 0.015), gpu.name
@@ -30,6 +31,7 @@ def test_a_dense_rate_is_what_the_chip_does_in_a_clock():
 def test_formats_stand_in_the_proportions_of_their_architecture():
     for gpu in GPUS:
         dense = gpu.dense_flops
+        assert gpu.half_flops is not None, gpu.name
         if "tf32" in dense:
             assert dense["tf32"] == pytest.approx(dense["bf16"] / 2, rel=0.02)
         if "fp8" in dense:

@@ -18,7 +18,7 @@ def model(whole: bool):
 
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
-        vocab_size=97, attn_implementation="sdpa", use_cache=False,
+        vocab_size=97, attn_implementation="sdpa", use_cache=False,  # pyright: ignore[reportCallIssue]
     )  # fmt: skip
     built = transformers.LlamaModel(config).to(torch.bfloat16)
     return built.requires_grad_(whole)

@@ -22,6 +22,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record import nodes as nodes_of_record
 from gpuprof.record.mailbox import FolderMailbox
 from gpuprof.record.nodes import _JOB, SHARED, WAIT, NodeExchange, exchange_of, shared_url
+from gpuprof.record.recording_reader import RUNNING
 from gpuprof.record.redact import redact
 from gpuprof.record.signed import (
     DIGEST,
@@ -102,7 +103,7 @@ def test_sizes_are_bounded(tmp_path: Path):
 
 
 def test_the_token_reaches_no_process_that_needs_none_and_no_command(tmp_path: Path):
-    _, variables = closing_command(tmp_path, running=True, diagnose=True)
+    _, variables = closing_command(tmp_path, RUNNING, diagnose=True)
     assert TOKEN not in variables
     assert SECRET not in " ".join(redact(["env", f"{TOKEN}={SECRET}", "train.py", "bash", "-c", f"{TOKEN}={SECRET} x"]))
 
@@ -185,7 +186,7 @@ def test_a_url_in_place_of_the_store(tmp_path: Path, capfd, monkeypatch: pytest.
         one.join(60)
     assert outcome_of(nodes[0])["received"] == [1]
     assert gpuprof.diagnose(nodes[0]).verdict.cause == "straggler"
-    assert closing_command(tmp_path, running=True, diagnose=True)[1][TOKEN] == SECRET
+    assert closing_command(tmp_path, RUNNING, diagnose=True)[1][TOKEN] == SECRET
     assert not [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
     mailbox = UrlMailbox(url, "--")
     mailbox.put("rank1", bytes(100))

@@ -23,6 +23,7 @@ from gpuprof.diagnosis.ranks.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
 from gpuprof.ranks.digest_data import Digest
+from gpuprof.record.recording_reader import ENDED
 from gpuprof.runfile import SCHEMA
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import traces_at, url_of
@@ -139,7 +140,7 @@ def run_folder(folder: Path, programs: list[RankProgram]) -> list[Path]:
 
 def close(folder: Path) -> None:
     """What `gpuprof trace` starts when the window has closed."""
-    words, variables = closing_command(folder, running=False, diagnose=False)
+    words, variables = closing_command(folder, ENDED, diagnose=False)
     done = finished(words, cwd=folder, env=variables, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 

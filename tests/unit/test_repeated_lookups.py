@@ -31,7 +31,8 @@ def step_of(how: str):
     def step(_: int) -> None:
         tokens = torch.randint(0, 50, (8, LENGTH))
         if how == "calls":  # a model for each part of the batch, with a table of two kinds of tokens
-            sum((words(tokens) + kinds(tokens % 2)).square().mean() for _ in range(LAYERS)).backward()
+            losses = [(words(tokens) + kinds(tokens % 2)).square().mean() for _ in range(LAYERS)]
+            torch.stack(losses).sum().backward()
             return
         x = words(tokens)
         shared = bias(0) if how == "once" else None

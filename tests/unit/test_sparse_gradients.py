@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.case import only
@@ -17,12 +18,12 @@ def step_with(path: Path, rows: int):
     """A step that fills a table's gradient (2 ms) and updates it along with a weight of the same size (4 ms)."""
     program = Program()
     table = [rows, WIDTH]
-    concrete = ["", "", str(rows), "-1", "False"]
+    more: dict[str, Any] = {"Concrete Inputs": ["", "", str(rows), "-1", "False"]}
 
     def body() -> None:
         program.op("aten::mm", PLAIN, 5 * MS, [[BATCH, 64], [64, 64]], [FLOAT, FLOAT])
         dims = [[BATCH, 1, WIDTH], [BATCH, 1], [], [], []]
-        program.op("aten::embedding_dense_backward", PLAIN, 1 * MS, dims, [FLOAT], **{"Concrete Inputs": concrete})
+        program.op("aten::embedding_dense_backward", PLAIN, 1 * MS, dims, [FLOAT], **more)
         program.op("aten::fill_", PLAIN, 2 * MS, [table, []], [FLOAT, "Scalar"])
         start = program.now
         program.python(2 * US)
