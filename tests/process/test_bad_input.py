@@ -1,7 +1,7 @@
 """Whatever file it is given, the command prints a report or one line that says what is wrong, and never a traceback.
 
 Every input is a file on disk and goes through the command's own `main`, in this process, where starting one shows
-nothing more; each way to end is run in a process of its own as well.
+nothing more; `test_bad_files` runs each way to end in a process of its own as well.
 """
 
 from __future__ import annotations
@@ -12,75 +12,22 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 import tempfile
-import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
-from io import BytesIO
 from pathlib import Path
 
 import pytest
-from helpers.bad_input import ENVIRONMENT, NAMES, Result, driven, good, is_json, is_refused, is_report, looks_well
-from helpers.make_trace import TraceBuilder
+from helpers.bad_input import NAMES, Result, driven, good, is_json, is_refused, is_report
+from helpers.damaged import alone, crowd, cut, event, flipped, named, packed, text, with_events, zipped
 from helpers.once import once
 from helpers.quick import few
 
-PATIENCE_S = 60
-"""For a file of 20,000 threads, in a process of its own."""
 SLOWER = 200
 """CPU time that any of these inputs may take, in times of a small sound file's. The slowest takes 17 times as much.
 
 Far above what any of these takes (a second or two), far below what a loop that is quadratic in the file does.
 """
-BOMB_RSS_BYTES = 1_500_000_000
-
-
-# -- traces to spoil
-
-
-def text(rounds: int = 12) -> str:
-    return good(rounds).text()
-
-
-def event(cat: str = "cpu_op", extra: str = "", args: str = "", **values: str) -> str:
-    """An event whose values are given as JSON text."""
-    v = {"ph": '"X"', "name": '"aten::mm"', "pid": "1", "tid": "100", "ts": "10", "dur": "20"} | values
-    where = {"device": "0", "stream": "7", "correlation": "1", "External id": "1", "bytes": "8"}
-    inner = ", ".join(f'"{key}": {v.pop(key, value)}' for key, value in where.items())
-    outer = ", ".join(f'"{key}": {value}' for key, value in v.items())
-    return f'{{"cat": "{cat}", {outer}{extra}, "args": {{{inner}{args}}}}}'
-
-
-def with_events(*events: str) -> str:
-    """A sound trace with these events before its own."""
-    return text().replace('"traceEvents": [\n', '"traceEvents": [\n' + "".join(f"{e},\n" for e in events), 1)
-
-
-def alone(*events: str) -> str:
-    return '{"traceEvents": [\n' + ",\n".join(events) + "\n]}"
-
-
-def named(name: str) -> str:
-    """A trace in which everything bears one name, JSON text of a string."""
-    spans = [("kernel", "5000"), ("cpu_op", "30000"), ("user_annotation", "40000"), ("python_function", "50000")]
-    return alone(*(event(cat, name=name, dur=dur) for cat, dur in spans))
-
-
-def crowd(count: int, tid: bool = False, pid: bool = False, stream: bool = False, device: bool = False) -> str:
-    """`count` ops, each with a launch and a kernel, on as many threads, processes, streams or devices."""
-    events = []
-    for i in range(count):
-        where = {"tid": str(i) if tid else "1", "pid": str(i) if pid else "1"}
-        on = {"stream": str(i) if stream else "7", "device": str(i) if device else "0", "correlation": str(i + 1)}
-        events += [
-            event(ts=str(10 * i), dur="5", **where),
-            event("cuda_runtime", name='"cudaLaunchKernel"', ts=str(10 * i + 1), dur="2", **where, **on),
-            event("kernel", name='"gemm"', ts=str(10 * i + 4), dur="5", **on),
-        ]
-    return alone(*events)
 
 
 # -- the inputs: what a person may give by mistake, and what a broken or hostile recording may hold
@@ -94,32 +41,6 @@ class Case:
     says: str = ""
     """Regular expression that the refusal, or one of the issues (`id: message`), matches."""
     modes: tuple[str, ...] = ("text", "json")
-
-
-def zipped() -> bytes:
-    out = BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("trace.json", text())
-    return out.getvalue()
-
-
-def packed() -> bytes:
-    """Much larger than the pieces in which it is unpacked."""
-    rng = random.Random(1)
-    builder = good(300)
-    for e in builder.events:
-        e["args"] = e.get("args", {}) | {"noise": rng.getrandbits(64)}
-    return gzip.compress(builder.text().encode())
-
-
-def flipped(data: bytes, at: float) -> bytes:
-    place = int(len(data) * at)
-    return data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
-
-
-def cut(data: bytes | str, share: float) -> bytes:
-    data = data.encode() if isinstance(data, str) else data
-    return data[: int(len(data) * share)]
 
 
 OTHER_FILES = {
@@ -413,17 +334,6 @@ def answers(tmp_path_factory) -> Callable[[str], dict[str, Result]]:
     return answers
 
 
-def command(*arguments: str | Path, timeout_s: float = 120, **options) -> Result:
-    """The command in a process of its own."""
-    begun = time.monotonic()
-    child = subprocess.run(
-        [sys.executable, "-m", "gpuprof", "diagnose", *map(str, arguments)], capture_output=True, env=ENVIRONMENT,
-        timeout=timeout_s, check=False, **options,
-    )  # fmt: skip
-    err = "".join(line for line in child.stderr.decode().splitlines(True) if "compiling the trace reader" not in line)
-    return Result(child.returncode, child.stdout.decode(), err, time.monotonic() - begun)
-
-
 @pytest.mark.parametrize("batch", few(BATCHES, set(BATCHES) - set(SLOW_BATCHES)))
 def test_every_input_is_answered(batch: str, answers):
     results = answers(batch)
@@ -499,140 +409,3 @@ def test_what_is_whole_is_kept(answers):
     assert kept["gzip with a wrong byte"] > 0.8 * packed_events
     assert kept["gzip with a wrong checksum"] > 0.9 * packed_events
     assert kept["gzip with garbage behind"] == kept["gzip padded with zeros"] == packed_events
-
-
-# -- processes of their own: one for each way to end
-
-
-def test_a_report_of_an_unusable_recording(tmp_path: Path):
-    path = TraceBuilder().op("aten::mm", 0, 1000).write(tmp_path / "cpu.json")
-    is_report(driven([("cpu", os.fsencode(path), ("text",))])["cpu text"], 2)
-    found = is_json(command(path, "--json"), 2)
-    assert found["verdict"]["bound"] is None
-
-
-def test_a_gate_that_fails(tmp_path: Path):
-    result = command(good().write(tmp_path / "trace.json"), "--fail-on", "idle:0.1%")
-    assert result.code == 1
-    assert re.fullmatch(r"gpuprof: gate failed: idle [^\n]+\n", result.stderr)
-
-
-def test_a_file_that_may_not_be_read(tmp_path: Path):
-    path = good().write(tmp_path / "trace.json")
-    path.chmod(0)
-    result = driven([("closed", os.fsencode(path), ("text",))])["closed text"]
-    if os.access(path, os.R_OK):  # root may read anything
-        is_report(result, 0)
-    else:
-        is_refused(result)
-        assert "cannot be read" in result.stderr
-
-
-def test_names_of_files_are_text_too(tmp_path: Path):
-    names = [b"[bold]x.json", b"\x1b[31mred.json", b"a\nb.json", b"\xff\xfe.json", "\u202egpj.json".encode(), b" "]
-    todo = []
-    for number, name in enumerate(names):
-        for where, data in (("good", text()), ("bad", "x")):
-            folder = os.fsencode(tmp_path / where)
-            Path(os.fsdecode(folder)).mkdir(exist_ok=True)
-            path = folder + b"/" + name
-            Path(os.fsdecode(path)).write_text(data)
-            todo.append((f"{where} {number}", path, ("text", "json")))
-    found = driven(todo)
-    for number in range(len(names)):
-        for mode in ("text", "json"):
-            is_refused(found[f"bad {number} {mode}"])
-        is_report(found[f"good {number} text"], 0)
-        is_json(found[f"good {number} json"], 0)
-    assert "[bold]x.json" in found["good 0 text"].stdout
-    assert r"\x1b[31mred.json" in found["bad 1 text"].stderr
-
-
-# -- gzip that unpacks to far more than it is
-
-
-def unpacks_to(head: str, unit: str, count_mb: int) -> bytes:
-    """A valid gzip of `head` and then this many MB of `unit`, as members."""
-    mega = (unit * (2**20 // len(unit) + 1))[: 2**20]
-    return gzip.compress(head.encode()) + gzip.compress(mega.encode()) * count_mb
-
-
-BOMBS = {
-    "spaces": ("", " "),
-    "zeros": ("", "\0"),
-    "a header without end": ('{"a": "', "a"),
-    "a name without end": ('{"traceEvents": [{"name": "', "a"),
-    "lists without end": ('{"traceEvents": [', "["),
-    "commas without end": ('{"traceEvents": [', ","),
-    "spaces between events": ('{"traceEvents": [{"ph": "X", "ts": 1}', " "),
-}
-
-
-def measured(path: Path, timeout_s: float) -> tuple[Result, int]:
-    """A run of the command, and the most memory that it had, in bytes."""
-    code = (
-        "import resource, subprocess, sys; child = subprocess.run(sys.argv[1:], check=False);"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=sys.stderr);"
-        "sys.exit(child.returncode)"
-    )
-    begun = time.monotonic()
-    child = subprocess.run(
-        [sys.executable, "-c", code, sys.executable, "-m", "gpuprof", "diagnose", str(path)], capture_output=True,
-        env=ENVIRONMENT, timeout=timeout_s, check=False,
-    )  # fmt: skip
-    lines = [line for line in child.stderr.decode().splitlines(True) if "compiling the trace reader" not in line]
-    rss = int(lines.pop())
-    return Result(child.returncode, child.stdout.decode(), "".join(lines), time.monotonic() - begun), rss
-
-
-def defused(path: Path) -> None:
-    result, rss = measured(path, timeout_s=120)
-    looks_well(result)
-    assert result.code == 2
-    assert result.stderr or "truncated" in result.stdout or "cut" in result.stdout
-    assert rss < BOMB_RSS_BYTES
-
-
-def test_a_file_that_unpacks_to_200_mb(tmp_path: Path):
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(unpacks_to(*BOMBS["lists without end"], 200))
-    defused(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_file_that_unpacks_to_10_gb(tmp_path: Path, name: str):
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(unpacks_to(*BOMBS[name], 10_000))
-    defused(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["tid", "stream", "device"])
-def test_20_000_of_anything(tmp_path: Path, what: str):
-    path = tmp_path / "crowd.json"
-    path.write_text(crowd(20_000, **{what: True}))
-    result = command(path)
-    is_report(result, 0)
-    assert result.seconds < PATIENCE_S
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["70 % of a file", "control characters", "invalid UTF-8 in names", "unescaped quotes"])
-def test_the_same_damage_to_a_large_file(tmp_path: Path, name: str):
-    """The reader of long and of damaged files."""
-    large = good(24_000).text()
-    assert len(large) > 30 << 20
-    damaged = {
-        "70 % of a file": cut(large, 0.9),
-        "control characters": large.replace("gemm", "ge\x01\tmm", 1000).encode(),
-        "invalid UTF-8 in names": large.encode().replace(b"gemm", b"ge\xff\xfemm", 1000),
-        "unescaped quotes": large.replace("gemm", 'ge"mm', 1000).encode(),
-    }
-    path = tmp_path / "large.json"
-    path.write_bytes(damaged[name])
-    is_report(command(path), 0)
-    found = is_json(command(path, "--json"), 0)
-    assert any(re.search(BROKEN[name].says, issue["id"]) for issue in found["quality"]["issues"])
-    share = 0.89 if name == "70 % of a file" else 1
-    assert found["source"]["events"] >= share * large.count('"ph": "X"')
