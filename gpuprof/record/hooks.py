@@ -25,31 +25,27 @@ class Notes(Protocol):
     def backward(self) -> None: ...
 
 
-class FetchListener(Protocol):
-    """What is done when a batch is asked for."""
+class NotingListener(Protocol):
+    """Its tape, if there is one, notes an event in its place."""
 
     @property
-    def tape(self) -> Notes | None:
-        """What notes the event instead, if there is anything."""
-        ...
+    def tape(self) -> Notes | None: ...
+
+
+class FetchListener(NotingListener, Protocol):
+    """What is done when a batch is asked for."""
 
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
 
 
-class CallListener(Protocol):
+class CallListener(NotingListener, Protocol):
     """What is done when the model is called with some arguments."""
-
-    @property
-    def tape(self) -> Notes | None: ...
 
     def on_call(self, arguments: Any, /) -> None: ...
 
 
-class BackwardListener(Protocol):
+class BackwardListener(NotingListener, Protocol):
     """What is done when a backward pass of some tensors begins; what is returned is called at its end."""
-
-    @property
-    def tape(self) -> Notes | None: ...
 
     def on_backward(self, tensors: Any, /) -> Callable[[], None] | None: ...
 
