@@ -7,7 +7,8 @@ A unit is one process of the unmodified program and one with each fix, once per 
 form a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is
 timed; then each is timed alone, one after the other, while the others wait at a gate and do nothing. Meanwhile a few
 processes at low priority load Python and packages for the next wave; each line of the results says how many. They take
-time from a program that the CPU limits: with `--alone` none does, and a campaign takes longer. A program whose rounds are over is recorded unmodified by `gpuprof trace`, also alone.
+time from a program that the CPU limits: with `--alone` none does, and a campaign takes longer. A program whose rounds
+are over is recorded unmodified by `gpuprof trace`, also alone.
 
 DIR/results.jsonl has a line for each process as soon as it is timed or has failed, with the end of its output;
 DIR/piece-N.tar has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started for which
