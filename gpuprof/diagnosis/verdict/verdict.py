@@ -13,7 +13,7 @@ from gpuprof.diagnosis.result.diagnosis import UNCLEAR_CONFIDENCE, Family, Verdi
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.verdict.doubts import Doubt, remaining
 from gpuprof.diagnosis.verdict.estimate import host_causes
-from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of, capped
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -180,12 +180,14 @@ def confidence(
     """The share of draws in which the verdict stays.
 
     A draw takes the CPU's time as it is or at either end of its range, likewise the mean step if some steps are longer
-    than the usual one, and adds noise to every sensitivity.
+    than the usual one, and adds noise to every sensitivity, of which none exceeds what an absence gains.
     """
-    cases = [found, found, *(sensitivities(graph, parts_ns, mean) for graph in (removal.quicker, removal.slower))]
+    now = capped(found, gain_without(removal.graph, mean))
+    others = [(graph, mean) for graph in (removal.quicker, removal.slower)]
     if mean is not None and ends is not None and mean.has_excess:
-        cases += [sensitivities(removal.graph, parts_ns, mean.with_mean(ns)) for ns in ends]
-    return stays(cases, bound)
+        others += [(removal.graph, mean.with_mean(ns)) for ns in ends]
+    cases = [capped(sensitivities(graph, parts_ns, of), gain_without(graph, of)) for graph, of in others]
+    return stays([now, now, *cases], bound)
 
 
 def stays(cases: Sequence[Sensitivities], bound: Bound, unknown: float = 0.0) -> float:
