@@ -40,8 +40,8 @@ def bound_of(
     """What limits the step: a resource, a part of the device, or `balanced`. None if that cannot be known.
 
     `without`: the share of the step that is gained when a resource takes no time at all; no resource counts with more,
-    and it decides between close ones, which are balanced without it. `unknown`: the share of the step that may be due to any resource; where it
-    could change the answer there is none.
+    and it decides between close ones, which are balanced without it. `unknown`: the share of the step that may be due
+    to any resource; where it could change the answer there is none.
     """
     counted = found if without is None else capped(found, without)
     values: dict[Resource, float] = {name: getattr(counted, name) for name in RESOURCES}
@@ -57,13 +57,13 @@ def capped(found: Sensitivities, without: Callable[[Resource], float]) -> Sensit
     """The same gains, none greater than the resource's absence gains; the parts of the device shrink with it.
 
     Only those are looked at that could decide: an absence gains at least what half the time does, so none falls below
-    half of its value."""
+    half of its value. What counted at all still does."""
     values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
     most = max(values.values())
     near = [name for name in RESOURCES if values[name] >= max(most / 2 - EQUAL_SENSITIVITY, LEAST_SENSITIVITY)]
-    if len(near) < 2 and most / 2 >= LEAST_SENSITIVITY:
+    if len(near) < 2:
         return found
-    least = {name: max(min(values[name], without(name)), values[name] / 2) for name in near}
+    least = {name: max(min(values[name], without(name)), values[name] / 2, LEAST_SENSITIVITY) for name in near}
     kept = least["device"] / found.device if "device" in least else 1.0
     parts = {name: None if (value := getattr(found, name)) is None else kept * value for name in PARTS}
     return replace(found, **least, **parts)
