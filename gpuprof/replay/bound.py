@@ -4,7 +4,7 @@ replayed all ask here, so that one program gets one verdict whichever way it was
 A step is bound by the resource that shortens it most when it is twice as fast. Twice that gain counts, but never more
 than the resource's complete absence gains: where something else sets the pace once it is a little faster, no more is to
 be had from it. Where several come so close that noise decides, it is the one whose absence gains most: waiting can be
-removed, work can only be made faster.
+removed, work can only be made faster. Where these are as close, half the time decides by itself.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def bound_of(
     """
     counted = found if without is None else capped(found, without)
     values: dict[Resource, float] = {name: getattr(counted, name) for name in RESOURCES}
-    first = _resource(values, without)
+    first = _resource(values, without, found)
     if unknown >= EQUAL_SENSITIVITY:
         for name in RESOURCES:
-            if _resource({**values, name: values[name] + unknown}, without) != first:
+            if _resource({**values, name: values[name] + unknown}, without, found) != first:
                 return None
     return _device_part(found) if first == "device" else first
 
@@ -70,7 +70,7 @@ def capped(found: Sensitivities, without: Callable[[Resource], float]) -> Sensit
 
 
 def _resource(
-    values: Mapping[Resource, float], without: Callable[[Resource], float] | None
+    values: Mapping[Resource, float], without: Callable[[Resource], float] | None, found: Sensitivities
 ) -> Resource | Literal["balanced"]:
     if max(values.values()) < LEAST_SENSITIVITY:
         return "balanced"
@@ -78,6 +78,8 @@ def _resource(
     if len(close) > 1 and without is not None:
         absent: dict[Resource, float] = {name: without(name) for name in close}
         close = largest(absent)
+        twice: dict[Resource, float] = {name: getattr(found, name) for name in close}
+        close = largest(twice)
     return close[0] if len(close) == 1 else "balanced"
 
 

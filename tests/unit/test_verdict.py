@@ -64,6 +64,7 @@ def decides(**absent: float):
         # Half the GPU's time gains as much as none of it: then the CPU binds, and no more is to be had.
         (found(input=0.41, device=0.52), decides(input=0.41, device=0.26), "input"),
         (found(input=0.41, device=0.52), decides(input=0.41, device=0.52), "memory"),
+        (found(host=0.53, input=0.41), decides(host=0.42, input=0.41), "host"),
         (found(host=0.15), decides(host=0.08), "host"),
         (found(device=0.9), None, "memory"),
         (found(device=0.9, compute=0.1, memory=0.2, latency=0.0), None, None),
