@@ -117,13 +117,13 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def key_and_why(diagnosis: Diagnosis) -> str:
     """The key; with what it means where the headline names something else."""
-    said = key(diagnosis)
-    if not said or diagnosis.iteration is not None or diagnosis.verdict.unclear:
+    said, verdict = key(diagnosis), diagnosis.verdict
+    if not said or diagnosis.iteration is not None or verdict.unclear or verdict.bound == "balanced":
         return said
     subject = _of_step(diagnosis)[1]
     if _agrees(diagnosis, subject):
         return said
-    return f"{said}: {_RESOURCES[str(diagnosis.verdict.bound)]} twice as fast gains most"
+    return f"{said}: {_RESOURCES[str(verdict.bound)]} twice as fast gains most"
 
 
 def _agrees(diagnosis: Diagnosis, subject: str) -> bool:
