@@ -19,7 +19,8 @@ from gpuprof.calibration.table import numbers
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LINK = re.compile(
-    r'\[(?P<text>[^\]]*)\]\(calibration\.md#(?P<subject>[a-z]+)\s+"(?P<name>[A-Z0-9_]+)(?:, (?P<end>low|high))?(?:, (?P<form>[^"]+))?"\)'
+    r"\[(?P<text>[^\]]*)\]\(calibration\.md#(?P<subject>[a-z]+)\s+"
+    r'"(?P<name>[A-Z0-9_]+)(?:, (?P<end>low|high))?(?:, (?P<form>[^"]+))?"\)'
 )
 FORMS: dict[str, Callable[[float], str]] = {
     "": plain,

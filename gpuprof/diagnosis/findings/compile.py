@@ -108,7 +108,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     launches = int((found.group >= 0).sum())
     before = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
-    after = before - (launches - compile_calibrated.LEFT.value * len(found.speaker)) / graph.steps
+    after = before - (launches - compile_calibrated.CHAINS_LEFT.value * len(found.speaker)) / graph.steps
     host_ns = case.per_step(float(graph.duration_ns[found.host].sum()))
     varies = shapes_vary(case)
     expected = foreseen(case) if broken is None else ()

@@ -40,8 +40,6 @@ MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
 FEWEST_SMALL: Assumed[Launches] = 8
 """Small copies of a pass from which on they are worth a look: a batch has a few tensors."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
-CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
-"""A copy of more than this through the host's processor leaves little of what was in its caches."""
 MUCH_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
@@ -159,7 +157,7 @@ def _pinned(case: Analysis) -> Iterator[Proposal]:
             duration[copies] = np.minimum(duration[copies], quick)
             duration[source] = np.minimum(duration[source], calibrated.COPY_CALL_NS.rising[way])
             duration[others] = np.minimum(duration[others], calibrated.COPY_CALL_NS.rising[way])
-            if moved > CACHE_BYTES:
+            if moved > thresholds_calibrated.CACHE_BYTES.whole:
                 duration[rest] *= calibrated.CACHE_LOSS.rising[way]
             return graph.with_durations(duration)
 

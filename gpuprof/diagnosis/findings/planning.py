@@ -51,7 +51,7 @@ the mean step.
     gain=f"""
 An op that planned takes its usual time. With another attention backend the attention kernels take at worst
 {shapes_calibrated.OTHER_KERNEL.value:g} times as long. If only the timed steps show it,
-{percent(shapes_calibrated.LEFT.value)} % of what new lengths cost is left, and padding makes the step up to
+{percent(shapes_calibrated.NEW_SHAPES_LEFT.value)} % of what new lengths cost is left, and padding makes the step up to
 {more(shapes_calibrated.PADDED.value)} % longer (assumed).
 """,
     wrong="""
@@ -95,7 +95,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=likely,
         best=likely,
         worst=change_to(shapes_calibrated.OTHER_KERNEL.value if cudnn else 1.0),
-        lumps={"new_shapes": shapes_calibrated.LEFT.value} if new_shapes else {},
+        lumps={"new_shapes": shapes_calibrated.NEW_SHAPES_LEFT.value} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
     )
 
@@ -112,7 +112,7 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
         evidence=of_timed(case),
         fix=_fix(case, cudnn),
         change=lambda graph: graph,
-        lumps={"new_shapes": shapes_calibrated.LEFT.value},
+        lumps={"new_shapes": shapes_calibrated.NEW_SHAPES_LEFT.value},
         spread=spread(case),
     )
 

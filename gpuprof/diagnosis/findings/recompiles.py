@@ -127,7 +127,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=likely,
         best=likely,
         worst=change_to(calibrated.STAYS.value),
-        lumps={"new_shapes": calibrated.LEFT.value} if new_shapes else {},
+        lumps={"new_shapes": calibrated.NEW_SHAPES_LEFT.value} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
         claims=("compiled_code",),
     )

@@ -73,12 +73,12 @@ another.
     gain=f"""
 Launches and Python code of the steps become those of {loops_calibrated.ROUNDS_LEFT.value:g} steps
 ({loops_calibrated.ROUNDS_LEFT.low:g} to {loops_calibrated.ROUNDS_LEFT.high:g}), and their kernels take
-{percent(reference_calibrated.LEFT.value)} % of their time ({percent(reference_calibrated.LEFT.low)} to
-{percent(reference_calibrated.LEFT.high)} %), as when a fused kernel replaces a reference implementation; the same holds
-for the backward pass. All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's
-result is left. The fix is listed under *Worth trying* (probability {reference_calibrated.KERNEL_ODDS.value:g}, assumed;
-{loops_calibrated.INDEPENDENT.value:g} for a layer that is called for each step) unless torch.nn has a layer for the
-cell.
+{percent(reference_calibrated.REFERENCE_LEFT.value)} % of their time ({percent(reference_calibrated.REFERENCE_LEFT.low)}
+to {percent(reference_calibrated.REFERENCE_LEFT.high)} %), as when a fused kernel replaces a reference implementation;
+the same holds for the backward pass. All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one
+of each round's result is left. The fix is listed under *Worth trying* (probability
+{reference_calibrated.KERNEL_ODDS.value:g}, assumed; {loops_calibrated.INDEPENDENT.value:g} for a layer that is called
+for each step) unless torch.nn has a layer for the cell.
 """,
     wrong="""
 A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a
@@ -115,7 +115,7 @@ def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iter
 
     def change(level: int):
         left: F64 = np.minimum(loops_calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
-        then = (work - copies) * reference_calibrated.LEFT.rising[level] + once
+        then = (work - copies) * reference_calibrated.REFERENCE_LEFT.rising[level] + once
         new = replacement_of(graph, group, took * left, then, np.ceil(pieces * left).astype(np.int64))
         walk = shorter_walk(case, loops.backward, left[count:])
         return partial(with_walk, replacement=new, factor=walk)
