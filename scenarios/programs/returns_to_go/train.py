@@ -1,5 +1,5 @@
 """A decision transformer (6 layers, width 256, 32 moments of context) with transformers' Trainer on 400 episodes of
-1000 moments of a simulated robot, 256 samples a batch, bf16 autocast.
+2000 moments of a simulated robot, 256 samples a batch, bf16 autocast.
 
 The collator picks a random moment of a random episode for each sample, as the usual example does.
 """
@@ -92,7 +92,7 @@ class WithLoss(DecisionTransformerModel):
 
 def train(run: Run) -> None:
     torch.manual_seed(0)
-    count, moments, context, batch = run.pick((400, 1000, 32, 256), (8, 40, 4, 4))
+    count, moments, context, batch = run.pick((400, 2000, 32, 256), (8, 40, 4, 4))
     width, layers, heads = run.pick((256, 6, 4), (32, 2, 2))
     config = DecisionTransformerConfig(
         state_dim=STATE, act_dim=ACTION, hidden_size=width, max_ep_len=moments, n_layer=layers, n_head=heads,
