@@ -60,12 +60,18 @@ def capped(found: Sensitivities, without: Callable[[Resource], float]) -> Sensit
     half of its value. What counted at all still does."""
     values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
     most = max(values.values())
-    near = [name for name in RESOURCES if values[name] >= max(most / 2 - EQUAL_SENSITIVITY, LEAST_SENSITIVITY)]
+    near: list[Resource] = [
+        name for name in RESOURCES if values[name] >= max(most / 2 - EQUAL_SENSITIVITY, LEAST_SENSITIVITY)
+    ]
     if len(near) < 2:
         return found
-    least = {name: max(min(values[name], without(name)), values[name] / 2, LEAST_SENSITIVITY) for name in near}
+    least: dict[Resource, float] = {
+        name: max(min(values[name], without(name)), values[name] / 2, LEAST_SENSITIVITY) for name in near
+    }
     kept = least["device"] / found.device if "device" in least else 1.0
-    parts = {name: None if (value := getattr(found, name)) is None else kept * value for name in PARTS}
+    parts: dict[Part, float | None] = {
+        name: None if (value := getattr(found, name)) is None else kept * value for name in PARTS
+    }
     return replace(found, **least, **parts)
 
 
