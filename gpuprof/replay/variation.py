@@ -29,7 +29,7 @@ def variation_left(graph: Graph, changed: Graph) -> float:
 
 
 def _each_step(graph: Graph, nodes: np.ndarray, steps: int) -> F64:
-    return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=steps)
+    return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=steps).astype(np.float64)
 
 
 def _beyond(each: F64) -> float:
