@@ -102,6 +102,11 @@ OPTIMIZER_LOOP_PYTHON = Number(
     "Python's own time around the ops, fused relative to a loop: 0.27. Around foreach ops it stays.",
     _OPTIMIZER,
 )  # fmt: skip
+OTHER_OPTIMIZER_ODDS = Number(
+    0.8, 0.6, 0.95, "", "assumed",
+    "Probability that AdamW can take the place of an optimizer that has no fused kernel: most of these are variants of "
+    "it that save memory or choose a learning rate.",
+)  # fmt: skip
 TF32_TENSOR = Number(
     0.65, 0.45, 0.85, "", "measured",
     "Share of the TF32 tensor ceiling that matrix multiplications reach: 0.41 to 0.94 on an H200 with cuBLAS 13,"
