@@ -186,6 +186,15 @@ LABELLED_ROWS = Number(
     "Share of the time of logits without a label that stays where only rows with a label are multiplied: finding and "
     "gathering them.",
 )  # fmt: skip
+UNSEEN_LABELLED = Number(
+    0.5, 0.2, 0.75, "", "assumed",
+    "Share of tokens with a label where some have none and no labels were seen: answers of instructions, next to "
+    "prompts and padding.",
+)  # fmt: skip
+UNSEEN_ODDS = Number(
+    0.55, 0.4, 0.8, "", "assumed",
+    "Probability that many tokens have no label where no labels were seen. In pretraining all have one.",
+)  # fmt: skip
 ALIGNED_LEFT = Number(
     1.05, 1.0, 2.0, "", "assumed",
     "Time of matrix multiplications whose sizes are rounded up to multiples of 64, relative to what those of their "
