@@ -193,6 +193,19 @@ LABELLED_ROWS = Number(
     "Share of the time of logits without a label that stays where only rows with a label are multiplied: finding and "
     "gathering them.",
 )  # fmt: skip
+PLAIN_LORA_ODDS = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that plain LoRA trains as well as DoRA, which its authors find better at low ranks above all.",
+)  # fmt: skip
+NO_DROPOUT_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that adapters need no dropout: few weights on much data hardly overfit.",
+)  # fmt: skip
+FEWER_ADAPTERS_ODDS = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Probability that adapters on queries and values are enough, as in the first paper on LoRA; later ones prefer all "
+    "linear layers.",
+)  # fmt: skip
 UNSEEN_LABELLED = Number(
     0.5, 0.2, 0.75, "", "assumed",
     "Share of tokens with a label where some have none and no labels were seen: answers of instructions, next to "

@@ -38,7 +38,8 @@ def stepped(tmp_path, name: str, *ops: str, outer: str = "") -> Analysis:
 def test_adamw_takes_the_place_of_a_loop_over_parameters(tmp_path):
     case = stepped(tmp_path, "Adafactor", "aten::mean", "aten::mul_", "aten::add_")
     proposal = only(optimizer, case, "other")
-    assert proposal.title == "fused AdamW instead of Adafactor"
+    assert proposal.title == "fused AdamW instead of this optimizer"
+    assert proposal.evidence[0].text.startswith("Adafactor goes through one parameter after another")
     assert proposal.changes
     assert proposal.odds < 1
     assert case.step_of(proposal.change(case.graph)) < 0.5 * case.step_ns

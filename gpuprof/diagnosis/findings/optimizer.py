@@ -127,7 +127,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         )
     elif not (_ops_inside(case, ranges) & case.ops_named(is_matmul)).any():
         yield Proposal(
-            title=f"fused AdamW instead of {name}",
+            title="fused AdamW instead of this optimizer",
             evidence=spans(case, text, done),
             fix=_fix(case, "AdamW"),
             change=_fused(step, 1),
@@ -292,4 +292,5 @@ FINDING = Declaration(
     memory=MemoryRemedy(("fused_optimizer",), less_memory),
     ledger=LedgerItem("the optimizer's step in many small kernels"),
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw", "adafactor"),
+    titles=("fused_adamw_instead_of_this_optimizer",),
 )
