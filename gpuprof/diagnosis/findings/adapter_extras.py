@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.gpu.adapters import Adapters, find_adapters
+from gpuprof.diagnosis.detect.gpu.adapters import LOW_RANK, MOST_RANK, Adapters, find_adapters
 from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import Removing, scaled
@@ -43,16 +44,19 @@ pass, takes the norms of its rows and scales the result by them; with dropout it
 second time. Dropout on the adapter's input draws random numbers for the whole input, and keeps libraries from fusing.
 Adapters on every linear layer cost several times what they cost on queries and values alone.
 """,
-    detected="""
-In the forward pass, `aten::linear` from wide to narrow (at least 4 : 1, rank at most 512) and the next one back. DoRA:
+    detected=f"""
+In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1, rank at most {MOST_RANK}) and the next
+one back. DoRA:
 such a pair on a unit matrix, the ops after it on tensors of the weight's sizes alone, and the scaling behind the
 adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which layers have adapters is read from the
 model's configuration. Needs recorded shapes.
 """,
-    gain="""
+    gain=f"""
 The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries
 and values alone: the time of all adapters shrinks to their share. All three change the training, so they are listed
-with a probability (assumed): 60 % that fewer adapters are enough, 75 % for plain LoRA, 85 % for no dropout.
+with a probability (assumed): {percent(calibrated.FEWER_ADAPTERS_ODDS.value)} % that fewer adapters are enough,
+{percent(calibrated.PLAIN_LORA_ODDS.value)} % for plain LoRA, {percent(calibrated.NO_DROPOUT_ODDS.value)} % for no
+dropout.
 """,
     wrong="""
 Fewer adapters learn less: adapters on all layers come closer to full fine-tuning. DoRA is better at low ranks.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.fewer_tokens import left_with
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -45,17 +46,19 @@ A language model's output layer multiplies every token by the whole vocabulary, 
 label is -100: prompts, padding, tool output. With a large vocabulary these logits are the largest tensors of the step,
 forward and backward. Only tokens with a label need them.
 """,
-    detected="""
-The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than 90 %
-of the tokens have one, the kernels on logits are found by their shapes: the output layer's matmuls and everything
-from the cast to the loss. Where no labels were seen (batches that are made on the GPU, recordings of torch.profiler
-alone) and logits take 10 % of the step, the fix is listed under *Worth trying* with the share of labels that
-instructions with answers usually have.
+    detected=f"""
+The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than
+{percent(MOST_LABELLED)} % of the tokens have one, the kernels on logits are found by their shapes: the output layer's
+matmuls and everything from the cast to the loss. Where no labels were seen (batches that are made on the GPU,
+recordings of torch.profiler alone) and logits take {percent(LEAST_LOGITS_SHARE)} % of the step, the fix is listed under
+*Worth trying* with the share of labels that instructions with answers usually have.
 """,
-    gain="""
+    gain=f"""
 The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not. Finding
-and gathering the rows costs none of the gain (up to 15 %). A host-bound step gains nothing. Labels that were not seen:
-half of the tokens have one (20 to 75 %), with a probability of 55 % (assumed).
+and gathering the rows costs none of the gain (up to {percent(calibrated.LABELLED_ROWS.high)} %). A host-bound step
+gains nothing. Labels that were not seen: {percent(calibrated.UNSEEN_LABELLED.value)} % of the tokens have one
+({percent(calibrated.UNSEEN_LABELLED.low)} to {percent(calibrated.UNSEEN_LABELLED.high)} %), with a probability of
+{percent(calibrated.UNSEEN_ODDS.value)} % (assumed).
 """,
     wrong="""
 A mask of rows (`hidden[labels != -100]`) waits for the GPU to count them; make the indices in the collator instead,

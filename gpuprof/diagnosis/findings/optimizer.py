@@ -64,13 +64,16 @@ A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad`
 its `Optimizer.step` range. Any other optimizer that updates in place, with or without lists, but for those that
 multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0.
 """,
-    gain="""
-All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.2 (from foreach) or 0.03
-(from a loop) of what it was. Reads of step counts (`aten::item` in the step) are removed with the Python between them,
-and so are a gradient scaler's read directly before the step and its wait. Python code around the ops becomes 0.7 (from
-foreach, which groups tensors and corrects a bias for each) or 0.27 (from a loop). Reads of values in another
-optimizer's step are removed, too; AdamW in its place is listed under *Worth trying* (probability 0.8 that it trains as
-well, assumed). With few trainable parameters the gain is often within the noise and is then not shown.
+    gain=f"""
+All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
+time; CPU time in ops becomes {calibrated.OPTIMIZER_FOREACH_HOST.value:g} (from foreach) or
+{calibrated.OPTIMIZER_LOOP_HOST.value:g} (from a loop) of what it was. Reads of step counts (`aten::item` in the step)
+are removed with the Python between them, and so are a gradient scaler's read directly before the step and its wait.
+Python code around the ops becomes {calibrated.OPTIMIZER_FOREACH_PYTHON.value:g} (from foreach, which groups tensors and
+corrects a bias for each) or {calibrated.OPTIMIZER_LOOP_PYTHON.value:g} (from a loop). Reads of values in another
+optimizer's step are removed, too; AdamW in its place is listed under *Worth trying* (probability
+{calibrated.OTHER_OPTIMIZER_ODDS.value:g} that it trains as well, assumed). With few trainable parameters the gain is
+often within the noise and is then not shown.
 """,
     wrong="""
 Parameters that are not floating-point cannot be fused, and `Adagrad` has no fused CUDA kernel in torch 2.11 and

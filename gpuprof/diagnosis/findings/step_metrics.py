@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.losses.gradient_statistics import find_gradient_statistics
+from gpuprof.diagnosis.detect.losses.gradient_statistics import (
+    FEWEST_TENSORS,
+    OPS_TO_CLIP,
+    find_gradient_statistics,
+)
 from gpuprof.diagnosis.detect.losses.logged_values import Logged, find_logged
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
@@ -36,29 +41,31 @@ NAMES_SHOWN: Convention[Entries] = 3
 PAGE = Page(
     id="step_metrics",
     title="Numbers for logging are computed in each step",
-    means="""
+    means=f"""
 Accuracy, entropy, top-k or calibration over all logits of a batch pass several times over the largest tensors of the
-step, and reading each value makes the CPU wait. No gradient needs them, and a log line every 50 steps is as useful.
+step, and reading each value makes the CPU wait. No gradient needs them, and a log line every {STEPS_A_LINE} steps is as
+useful.
 
 Norms, means or histograms of each gradient or weight (`grad_norm` of Lightning, `watch` of W&B) launch kernels for each
 of hundreds of tensors, and read hundreds of values.
 """,
-    detected="""
-Ops between passes for which the backward pass evaluates nothing (by autograd's numbers; with or without `no_grad`),
-in a run that ends with a copy to the CPU and takes at least 2 % of the GPU's time. A run has no matrix
-multiplications, convolutions or attention (a teacher or reference model), no in-place ops on large tensors (moving
-averages), no ops on lists of tensors (optimizers, norms of gradients) and no random numbers. It comes after the last
-op with gradients, or after the backward pass, so that the loss cannot contain it. Not detected in front of the loss,
-in compiled code, and in recordings without autograd's numbers.
+    detected=f"""
+Ops between passes for which the backward pass evaluates nothing (by autograd's numbers; with or without `no_grad`), in
+a run that ends with a copy to the CPU and takes at least {percent(LEAST_GPU_SHARE)} % of the GPU's time. A run has no
+matrix multiplications, convolutions or attention (a teacher or reference model), no in-place ops on large tensors
+(moving averages), no ops on lists of tensors (optimizers, norms of gradients) and no random numbers. It comes after the
+last op with gradients, or after the backward pass, so that the loss cannot contain it. Not detected in front of the
+loss, in compiled code, and in recordings without autograd's numbers.
 
-Statistics of gradients: after a backward pass and before the next op with gradients, reductions of at least 16 tensors
-of several shapes, one after the other, with what follows on their results. Not where the tensors are scaled within
-the next 12 ops: that clips gradients.
+Statistics of gradients: after a backward pass and before the next op with gradients, reductions of at least
+{FEWEST_TENSORS} tensors of several shapes, one after the other, with what follows on their results. Not where the
+tensors are scaled within the next {OPS_TO_CLIP} ops: that clips gradients.
 """,
-    gain="""
-The ops, their launches, the Python between them and their waits are left in one step of 50. At worst only the GPU's
-work is, and the CPU still waits for values in each step. Statistics of gradients are listed under *Worth trying*
-(probability 0.85 that only a log needs them, assumed); at worst 40 % of their CPU time stays.
+    gain=f"""
+The ops, their launches, the Python between them and their waits are left in one step of {STEPS_A_LINE}. At worst only
+the GPU's work is, and the CPU still waits for values in each step. Statistics of gradients are listed under *Worth
+trying* (probability {calibrated.STATISTICS_ODDS.value:g} that only a log needs them, assumed); at worst
+{percent(NORMS_LEFT)} % of their CPU time stays.
 """,
     wrong="""
 If what is read decides what the program does next (early stopping, a skipped step), it is needed in each step. A mean
