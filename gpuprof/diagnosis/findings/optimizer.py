@@ -61,8 +61,8 @@ gradients overflowed, so `scaler.step` no longer waits for that value.
 """,
     detected="""
 A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
-its `Optimizer.step` range. Any other optimizer that updates in place, with or without lists, but for those that
-multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0.
+its `Optimizer.step` range. Any other optimizer that updates one parameter after another in place, but for those
+that multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0.
 """,
     gain=f"""
 All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
@@ -128,7 +128,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             worst=_fused(step, 2),
             claims=("optimizer_step",),
         )
-    elif not (_ops_inside(case, ranges) & case.ops_named(is_matmul)).any():
+    elif not step.lists and not (_ops_inside(case, ranges) & case.ops_named(is_matmul)).any():
         yield Proposal(
             title="fused AdamW instead of this optimizer",
             evidence=spans(case, text, done),
