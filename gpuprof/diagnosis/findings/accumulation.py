@@ -18,6 +18,8 @@ from gpuprof.diagnosis.detect.batches.inner_passes import InnerPasses, inner_pas
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import Code, call, joined
 from gpuprof.diagnosis.sentences import duration
@@ -109,15 +111,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _of_loss(case: Analysis, inner: InnerPasses) -> Iterator[Proposal]:
     """Larger parts of the batch in a loss that encodes it part by part: the smallest that are nearly as fast as any."""
-    limit, count = largest_factor(case), inner.count
-    known = [k for k in range(2, count + 1) if count % k == 0 and (limit is None or k <= limit)]
-    if not known:
+    chosen = _parts_factor(case, inner)
+    if chosen is None:
         return
-    steps = {k: case.step_of(_larger_parts(case, inner, k, 1)(case.graph)) for k in known}
-    factor = next(k for k in known if steps[k] <= (1 + SAME_PACE) * min(steps.values()))
+    (factor, step_ns), count = chosen, inner.count
     text = (
         f"the loss encodes a batch in {count} passes {case.unit.a}, and again with gradients; {count // factor} would"
-        f" take {duration(case.stated(steps[factor]))} of {case.usual_step}"
+        f" take {duration(case.stated(step_ns))} of {case.usual_step}"
     )
     yield Proposal(
         title=f"parts of the batch in the loss {factor} × as large",
@@ -130,6 +130,27 @@ def _of_loss(case: Analysis, inner: InnerPasses) -> Iterator[Proposal]:
         claims=("free_memory",),
         key="parts",
     )
+
+
+def _parts_factor(case: Analysis, inner: InnerPasses) -> tuple[int, float] | None:
+    """(how many parts become one, the step then in ns); None if not even two fit."""
+    limit, count = largest_factor(case), inner.count
+    known = [k for k in range(2, count + 1) if count % k == 0 and (limit is None or k <= limit)]
+    steps = {k: case.step_of(_larger_parts(case, inner, k, 1)(case.graph)) for k in known}
+    return next(((k, ns) for k, ns in steps.items() if ns <= (1 + SAME_PACE) * min(steps.values())), None)
+
+
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """What small parts of a batch in a loss take more than larger ones."""
+    inner = inner_passes(case)
+    chosen = None if inner is None else _parts_factor(case, inner)
+    if inner is not None and chosen is not None:
+        yield part_of(
+            case.graph,
+            _larger_parts(case, inner, chosen[0], 1),
+            "passes of a loss over small parts of the batch",
+            "larger parts would fit: each pass launches all kernels again",
+        )
 
 
 def _larger_parts(case: Analysis, inner: InnerPasses, factor: int, level: int) -> Change:
@@ -163,5 +184,6 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     same_ops=True,
+    ledger=LedgerParts(ledger_parts, stage="repeated"),
     synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
 )
