@@ -215,8 +215,8 @@ test("words of a bar are those of its node", () => {
   const { name, full, lines } = words(data as unknown as ReportData, icicle(t), 1);
   assert.deepEqual([name, full], ["forward", ""]);
   assert.deepEqual(Object.fromEntries(lines), {
-    total: "3 µs a step",
-    own: "1 µs a step",
+    total: "3.00 µs a step",
+    own: "1.00 µs a step",
     "of the whole": "75 %",
     count: "1 a step",
   });
