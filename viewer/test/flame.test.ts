@@ -224,7 +224,7 @@ test("words of a bar are those of its node", () => {
   assert.equal(inner.full, "aten::mm whole");
   assert.equal(Object.fromEntries(inner.lines)["of forward"], "67 %");
   assert.deepEqual(Object.fromEntries(restWords(data as unknown as ReportData, t, 0, Int32Array.from([1, 3]))), {
-    total: "4 µs a step",
+    total: "4.00 µs a step",
     "of the whole": "100 %",
     "of all": "100 %",
   });
