@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops, joined, repeated
+from gpuprof.diagnosis.detect.loops.nested_loops import joined, loops_in, repeated, with_ends
+from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops
 
 OPS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 9)), max_size=60)
 

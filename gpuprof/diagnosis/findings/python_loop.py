@@ -167,7 +167,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
-    group[graph.waits & (nodes_in(graph, loops.last) >= 0)] = -1
+    group[graph.waits & (nodes_in(graph, loops.last) >= 0) & (nodes_in(graph, loops.again) < 0)] = -1
     inside = group >= 0
     host = inside & ~graph.on_gpu & ~graph.waits
     host_ns = case.per_step(float(graph.duration_ns[host].sum()))
@@ -180,10 +180,10 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     # What a kernel takes that does next to nothing is paid once per kernel, however much it does.
     least_ns = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
     nothing: F64 = np.bincount(group[gpu], weights=least_ns, minlength=2 * count).astype(np.float64)
-    rounds = np.tile(loops.rounds, 2)
+    one_round = np.tile(loops.one_round, 2)
 
     def change(level: int):
-        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
+        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] * one_round, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
         then = (work - nothing) * calibrated.GPU_LEFT.rising[level] + nothing * left
         new = replacement_of(graph, group, took * left, then, launches)

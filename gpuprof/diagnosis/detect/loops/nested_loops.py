@@ -1,0 +1,169 @@
+"""Loops around loops, and what hands a loop its tensors and joins its results: positions in a sequence of ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Levels, Ops, Rounds, Share
+
+MOST_PERIOD: Assumed[Ops] = 48
+"""Most ops in one iteration of a loop; longer ones are parts of a model."""
+MOST_AROUND: Assumed[Ops] = 128
+"""Most ops in one iteration of a loop around another one, which counts as one op: a model's layers have no loop over
+small ops in them."""
+FEWEST_ROUNDS: Assumed[Rounds] = 8
+"""Fewest iterations of a loop. Chunks of a tensor, and terms of a loss, are fewer."""
+FEWEST_OPS: Assumed[Ops] = 32
+"""Fewest ops of a loop, over all iterations."""
+MOST_BETWEEN: Assumed[Share] = 0.25
+"""Most ops between two loops, as a share of the shorter one's, that are one loop over both: a loop in a loop, or one
+with an iteration that takes another branch."""
+DEEPEST: Assumed[Levels] = 3
+"""Most levels of loops around loops: pictures, boxes and corners."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Loops in a sequence of ops, as positions in it; columns by loop, in order."""
+
+    first: I64
+    rounds: I64
+    begin: I64
+    """First op of the last iteration."""
+    last: I64
+    """Last op of the last iteration."""
+    alone: F64
+    """Ops of one iteration in which loops within it have one iteration, too."""
+    again_first: I64
+    again_begin: I64
+    """The iterations of loops within these loops that are not their last ones, from the first op of the first iteration
+    to that of the last one; columns by inner loop."""
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def one_round(self) -> F64:
+        """Share of a loop's ops that ops over all rounds are: those of one iteration."""
+        return self.alone / np.maximum(self.last - self.first + 1, 1)
+
+    def some(self, which: Mask) -> Loops:
+        columns = (self.first, self.rounds, self.begin, self.last, self.alone)
+        return Loops(*(column[which] for column in columns), self.again_first, self.again_begin)
+
+
+def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
+    """All loops: sequences of ops that repeat, those around them, and of those the outermost; None if there are none.
+
+    names: number of each op's name; family: ops with the same number are in one range; bad: ops that no loop over small
+    ops contains."""
+    found = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    if not len(found[0]):
+        return None
+    first, period, rounds, begin, last = joined(names, family, bad, *found)
+    none = np.zeros(0, np.int64)
+    loops = Loops(first, rounds, begin, last, period.astype(np.float64), none, none)
+    for _ in range(DEEPEST - 1):
+        around = _around(names, family, bad, loops)
+        if around is None:
+            break
+        loops = around
+    return loops
+
+
+def _around(names: I64, family: I64, bad: Mask, loops: Loops) -> Loops | None:
+    """The loops, of which those that another loop repeats are replaced by that one; None if there is no such loop."""
+    bodies: dict[tuple[int, ...], int] = {}
+    short, stays = names.copy(), np.ones(len(names), bool)
+    for first, begin, last in zip(loops.first.tolist(), loops.begin.tolist(), loops.last.tolist(), strict=True):
+        body = tuple(sorted(names[begin : last + 1].tolist()))
+        short[first] = -1 - bodies.setdefault(body, len(bodies))  # a loop of any number of rounds is one op
+        stays[first + 1 : last + 1] = False
+    kept = np.flatnonzero(stays)
+    at, period, rounds = repeated(short[kept], family[kept], bad[kept], MOST_AROUND, FEWEST_ROUNDS, FEWEST_OPS)
+    holds = np.array([(short[kept[a : a + p]] < 0).any() for a, p in zip(at, period, strict=True)], bool)
+    at, period, rounds = at[holds], period[holds], rounds[holds]
+    if not len(at):
+        return None
+    ends = np.append(kept, len(names))
+    first, last = kept[at], ends[at + period * rounds] - 1
+    inside = np.searchsorted(first, loops.first, side="right") - 1
+    inside[(inside >= 0) & (loops.first > last[np.maximum(inside, 0)])] = -1
+    own, free = inside >= 0, inside < 0
+    mine = np.bincount(inside[own], weights=loops.alone[own] - 1, minlength=len(first))
+    columns = (
+        (loops.first, first), (loops.rounds, rounds), (loops.begin, kept[at + period * (rounds - 1)]),
+        (loops.last, last), (loops.alone, period + mine / rounds),
+    )  # fmt: skip
+    order = np.argsort(np.append(loops.first[free], first))
+    return Loops(
+        *(np.append(old[free], new)[order] for old, new in columns),
+        np.append(loops.again_first, loops.first[own]),
+        np.append(loops.again_begin, loops.begin[own]),
+    )
+
+
+def with_ends(loops: Loops, family: I64, splits: Mask, joins: Mask) -> tuple[I64, I64]:
+    """(first, last position of each loop, with the ops directly before it that split a tensor into one for each
+    iteration, and those directly after it that join the results): with ops over all rounds they go, too."""
+    firsts, lasts = loops.first.copy(), loops.last.copy()
+    for one, (first, last) in enumerate(zip(loops.first.tolist(), loops.last.tolist(), strict=True)):
+        before = lasts[one - 1] if one else -1
+        after = loops.first[one + 1] if one + 1 < len(loops) else len(family)
+        while first - 1 > before and splits[first - 1] and family[first - 1] == family[loops.first[one]]:
+            first -= 1
+        while last + 1 < after and joins[last + 1] and family[last + 1] == family[loops.first[one]]:
+            last += 1
+        firsts[one], lasts[one] = first, last
+    return firsts, lasts
+
+
+def repeated(
+    names: I64, family: I64, bad: Mask, most_period: int, fewest_rounds: int, fewest_ops: int
+) -> tuple[I64, I64, I64]:
+    """(first position, period, rounds) of each repetition, the shortest period first; they do not overlap."""
+    free = ~bad
+    found: list[tuple[int, int, int]] = []
+    for period in range(1, most_period + 1):
+        if period >= len(names):
+            break
+        same = (names[period:] == names[:-period]) & (family[period:] == family[:-period])
+        same &= free[period:] & free[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            rounds = (end - start) // period + 1
+            whole = slice(start, start + rounds * period)
+            if rounds < fewest_rounds or rounds * period < fewest_ops or not free[whole].all():
+                continue
+            found.append((start, period, rounds))
+            free[whole] = False
+    found.sort()
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def joined(names: I64, family: I64, bad: Mask, first: I64, period: I64, rounds: I64) -> tuple[I64, I64, I64, I64, I64]:
+    """(first position, period, rounds, begin of the last round, last position) of loops of which those with the same
+    ops, one after another in the same range, are one. `first` ascends."""
+    body = [sorted(names[at : at + ops].tolist()) for at, ops in zip(first.tolist(), period.tolist(), strict=True)]
+    length = period * rounds
+    blocked = np.append(0, np.cumsum(bad))
+    found: list[list[int]] = []
+    before = -1
+    for one, (at, ops, times) in enumerate(zip(first.tolist(), period.tolist(), rounds.tolist(), strict=True)):
+        end = at + ops * times
+        if found:
+            last = found[-1][4] + 1
+            near = at - last <= MOST_BETWEEN * min(length[before], length[one])
+            same = body[before] == body[one] and family[found[-1][0]] == family[end - 1]
+            if near and same and blocked[last] == blocked[at]:
+                found[-1][2:] = [found[-1][2] + (at - last) // ops + times, end - ops, end - 1]
+                before = one
+                continue
+        found.append([at, ops, times, end - ops, end - 1])
+        before = one
+    columns = np.array(found, np.int64).reshape(-1, 5)
+    return columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], columns[:, 4]
