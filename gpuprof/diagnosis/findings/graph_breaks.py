@@ -60,19 +60,20 @@ same reason. A break inside a loop makes Dynamo give up on the whole function; w
 all, the gain is that of compiling the model (see `compile`). `gpuprof diagnose --json` lists all breaks, failed
 guards and CUDA graph skips under `run.compiler`.
 """,
-    gain="""
+    gain=f"""
 By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
 between and of setting up the second graph, forward and backward, a part stays; entering its generated code, with the
-kernels that are then fused across the break, costs 3.5 launches of such code (1.5 to 4.5) in each pass; GPU work
-launched in between is fused into its neighbours (not in the worst case). Where forward passes call different numbers
-of graphs, a branch leaves some out, and all of the compiled work grows to that of the longest recorded pass: one graph
-has no branches. With CUDA graphs the CPU no longer launches
-the kernels of the joined graphs.
+kernels that are then fused across the break, costs {calibrated.ENTERED.value:g} launches of such code
+({calibrated.ENTERED.low:g} to {calibrated.ENTERED.high:g}) in each pass; GPU work launched in between is fused into its
+neighbours (not in the worst case). Where forward passes call different numbers of graphs, a branch leaves some out, and
+all of the compiled work grows to that of the longest recorded pass: one graph has no branches. With CUDA graphs the CPU
+no longer launches the kernels of the joined graphs.
 
 A model of many small graphs can be slower than the same model not compiled. That is priced, too: calls of compiled
 graphs and Dynamo's work around them are replaced by the ops that Dynamo counted in those graphs, each of which takes
 the CPU 2.8 times as long in the forward and backward pass together as a matrix multiplication (1.9 to 3.9, measured);
-generated kernels are replaced by ones that take 4 times as long (2 to 8).
+generated kernels are replaced by ones that take {calibrated.EAGER_GPU.value:g} times as long
+({calibrated.EAGER_GPU.low:g} to {calibrated.EAGER_GPU.high:g}).
 """,
     wrong="""
 A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the

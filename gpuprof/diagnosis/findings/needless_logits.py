@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.fewer_tokens import left_with
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -42,14 +43,16 @@ A language model's output layer multiplies every token by the whole vocabulary, 
 label is -100: prompts, padding, tool output. With a large vocabulary these logits are the largest tensors of the step,
 forward and backward. Only tokens with a label need them.
 """,
-    detected="""
-The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than 90 %
-of the tokens have one, the kernels on logits are found by their shapes: the output layer's matmuls and everything
-from the cast to the loss. Not detected where batches are made on the GPU, or in recordings of torch.profiler alone.
+    detected=f"""
+The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than
+{percent(MOST_LABELLED)} % of the tokens have one, the kernels on logits are found by their shapes: the output layer's
+matmuls and everything from the cast to the loss. Not detected where batches are made on the GPU, or in recordings of
+torch.profiler alone.
 """,
-    gain="""
-The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not.
-Finding and gathering the rows costs none of the gain (up to 15 %). A host-bound step gains nothing.
+    gain=f"""
+The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not. Finding
+and gathering the rows costs none of the gain (up to {percent(calibrated.LABELLED_ROWS.high)} %). A host-bound step
+gains nothing.
 """,
     wrong="""
 A mask of rows (`hidden[labels != -100]`) waits for the GPU to count them; make the indices in the collator instead,

@@ -60,11 +60,13 @@ parameter's step count on the CPU. With a gradient scaler it checks on the GPU w
 A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
 its `Optimizer.step` range. Not shown if torch is older than 2.0.
 """,
-    gain="""
-All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
-(from a loop) of what it was. Reads of step counts (`aten::item` in the step) are removed with the Python between
-them, and so are a gradient scaler's read directly before the step and its wait. Python code that collects the
-parameters stays. With few trainable parameters the gain is often within the noise and is then not shown.
+    gain=f"""
+All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
+time; CPU time in ops becomes {calibrated.OPTIMIZER_FOREACH_HOST.value:g} (from foreach) or
+{calibrated.OPTIMIZER_LOOP_HOST.value:g} (from a loop) of what it was. Reads of step counts (`aten::item` in the step)
+are removed with the Python between them, and so are a gradient scaler's read directly before the step and its wait.
+Python code that collects the parameters stays. With few trainable parameters the gain is often within the noise and is
+then not shown.
 """,
     wrong="""
 Parameters that are not floating-point cannot be fused, and `Adagrad` has no fused CUDA kernel in torch 2.11 and

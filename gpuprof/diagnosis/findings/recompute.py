@@ -12,6 +12,7 @@ import numpy as np
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import FACTORS, indices
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -51,20 +52,21 @@ Gradient checkpointing keeps only the inputs of each layer and recomputes the re
 memory and costs up to a third more work. If memory is available, that time is wasted; many recipes enable it by
 default.
 """,
-    detected="""
-Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices
-is estimated from the run's peak and from what autograd would keep of the repeated ops, counted op by op; where they
-are not ops of torch, from what they read and write: about an eighth of that, 18 % at most. If no peak was recorded
-the fix says so, and nothing is advised that could not fit even into an empty GPU.
+    detected=f"""
+Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices is
+estimated from the run's peak and from what autograd would keep of the repeated ops, counted op by op; where they are
+not ops of torch, from what they read and write: about {percent(calibrated.SAVED_SHARE.value)} % of that,
+{percent(calibrated.SAVED_SHARE.high)} % at most. If no peak was recorded the fix says so, and nothing is advised that
+could not fit even into an empty GPU.
 """,
-    gain="""
+    gain=f"""
 The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
-checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
-Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
-and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left, except in
-libraries that plan a kernel for a new shape, and in passes of a reference model, which save nothing. Plans are cached
-per thread, so repeating the forward pass also plans new shapes again: that share of their cost, as recorded, is
-removed.
+checkpointing is an autograd function of its own, also everything it does before its backward pass begins. Checkpointing
+without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves and the
+backward pass fetches; without it {percent(calibrated.HOOKED_SHARE.value)} % of the forward's and
+{percent(calibrated.UNPACKED_SHARE.value)} % of the backward's CPU time is left, except in libraries that plan a kernel
+for a new shape, and in passes of a reference model, which save nothing. Plans are cached per thread, so repeating the
+forward pass also plans new shapes again: that share of their cost, as recorded, is removed.
 """,
     wrong="""
 Memory must suffice for the longest batch. Checkpointing only some layers, or keeping only the results of matrix

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -30,21 +31,22 @@ NAMES_SHOWN: Convention[Entries] = 3
 PAGE = Page(
     id="step_metrics",
     title="Numbers for logging are computed in each step",
-    means="""
+    means=f"""
 Accuracy, entropy, top-k or calibration over all logits of a batch pass several times over the largest tensors of the
-step, and reading each value makes the CPU wait. No gradient needs them, and a log line every 50 steps is as useful.
+step, and reading each value makes the CPU wait. No gradient needs them, and a log line every {STEPS_A_LINE} steps is as
+useful.
 """,
-    detected="""
-Ops between passes for which the backward pass evaluates nothing (by autograd's numbers; with or without `no_grad`),
-in a run that ends with a copy to the CPU and takes at least 2 % of the GPU's time. A run has no matrix
-multiplications, convolutions or attention (a teacher or reference model), no in-place ops on large tensors (moving
-averages), no ops on lists of tensors (optimizers, norms of gradients) and no random numbers. It comes after the last
-op with gradients, or after the backward pass, so that the loss cannot contain it. Not detected in front of the loss,
-in compiled code, and in recordings without autograd's numbers.
+    detected=f"""
+Ops between passes for which the backward pass evaluates nothing (by autograd's numbers; with or without `no_grad`), in
+a run that ends with a copy to the CPU and takes at least {percent(LEAST_GPU_SHARE)} % of the GPU's time. A run has no
+matrix multiplications, convolutions or attention (a teacher or reference model), no in-place ops on large tensors
+(moving averages), no ops on lists of tensors (optimizers, norms of gradients) and no random numbers. It comes after the
+last op with gradients, or after the backward pass, so that the loss cannot contain it. Not detected in front of the
+loss, in compiled code, and in recordings without autograd's numbers.
 """,
-    gain="""
-The ops, their launches, the Python between them and their waits are left in one step of 50. At worst only the GPU's
-work is, and the CPU still waits for values in each step.
+    gain=f"""
+The ops, their launches, the Python between them and their waits are left in one step of {STEPS_A_LINE}. At worst only
+the GPU's work is, and the CPU still waits for values in each step.
 """,
     wrong="""
 If what is read decides what the program does next (early stopping, a skipped step), it is needed in each step. A mean
