@@ -106,7 +106,7 @@ def _operand(node: Any, place: int, name: str) -> Any:
 
 
 def _bias(node: Any) -> Any:
-    """What is added to the product: the op that made it; unknown ones (without a gradient) count as the same."""
+    """The op that made the addend; None without one. A frozen bias is unknown and counts as equal."""
     if node.name() != "AddmmBackward0":
         return None
     made_by, output = node.next_functions[0]

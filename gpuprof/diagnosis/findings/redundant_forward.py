@@ -50,7 +50,7 @@ A teacher that is called once for its logits and once for its hidden states, a r
 batch for two losses, log-probabilities that are computed without gradients just before the same pass with gradients:
 same weights, inputs and outputs. One call would do. Or a tower whose result is multiplied by zero, as a vision tower
 is for batches without a picture: its forward and its backward pass change nothing. Or a single matrix multiplication
-that is computed twice, as an adapter does that multiplies its input by the base weight after the base layer has done so.
+that is computed twice: an adapter multiplies its input by the base weight, as the base layer has done before it.
 """,
     detected="""
 In the recorded steps the recorder looks at the calls of the process's largest models. A call repeats an earlier one

@@ -50,9 +50,14 @@ class Loops:
         """Share of a loop's ops that ops over all rounds are: those of one iteration."""
         return self.alone / np.maximum(self.last - self.first + 1, 1)
 
+    @property
+    def columns(self) -> tuple[I64, I64, I64, I64, F64]:
+        """All of a loop itself."""
+        return self.first, self.rounds, self.begin, self.last, self.alone
+
     def some(self, which: Mask) -> Loops:
-        columns = (self.first, self.rounds, self.begin, self.last, self.alone)
-        return Loops(*(column[which] for column in columns), self.again_first, self.again_begin)
+        """The loops of a mask."""
+        return Loops(*(column[which] for column in self.columns), self.again_first, self.again_begin)
 
 
 def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
@@ -76,34 +81,78 @@ def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
 
 def _around(names: I64, family: I64, bad: Mask, loops: Loops) -> Loops | None:
     """The loops, of which those that another loop repeats are replaced by that one; None if there is no such loop."""
-    bodies: dict[tuple[int, ...], int] = {}
+    inner, kinds, whole = _with_short_ones(names, family, bad, loops)
     short, stays = names.copy(), np.ones(len(names), bool)
-    for first, begin, last in zip(loops.first.tolist(), loops.begin.tolist(), loops.last.tolist(), strict=True):
-        body = tuple(sorted(names[begin : last + 1].tolist()))
-        short[first] = -1 - bodies.setdefault(body, len(bodies))  # a loop of any number of rounds is one op
+    for kind, first, last in zip(kinds.tolist(), inner.first.tolist(), inner.last.tolist(), strict=True):
+        short[first] = -1 - kind  # a loop of any number of rounds is one op
         stays[first + 1 : last + 1] = False
     kept = np.flatnonzero(stays)
     at, period, rounds = repeated(short[kept], family[kept], bad[kept], MOST_AROUND, FEWEST_ROUNDS, FEWEST_OPS)
-    holds = np.array([(short[kept[a : a + p]] < 0).any() for a, p in zip(at, period, strict=True)], bool)
-    at, period, rounds = at[holds], period[holds], rounds[holds]
-    if not len(at):
-        return None
     ends = np.append(kept, len(names))
     first, last = kept[at], ends[at + period * rounds] - 1
-    inside = np.searchsorted(first, loops.first, side="right") - 1
-    inside[(inside >= 0) & (loops.first > last[np.maximum(inside, 0)])] = -1
-    own, free = inside >= 0, inside < 0
-    mine = np.bincount(inside[own], weights=loops.alone[own] - 1, minlength=len(first))
+    of_whole = inner.first[whole]
+    holds = np.searchsorted(of_whole, last, side="right") > np.searchsorted(of_whole, first)
+    at, period, rounds, first, last = at[holds], period[holds], rounds[holds], first[holds], last[holds]
+    if not len(at):
+        return None
+    inside = np.searchsorted(first, inner.first, side="right") - 1
+    inside[(inside >= 0) & (inner.first > last[np.maximum(inside, 0)])] = -1
+    own, free = inside >= 0, (inside < 0) & whole
+    mine = np.bincount(inside[own], weights=inner.alone[own] - 1, minlength=len(first))
     columns = (
-        (loops.first, first), (loops.rounds, rounds), (loops.begin, kept[at + period * (rounds - 1)]),
-        (loops.last, last), (loops.alone, period + mine / rounds),
+        (inner.first, first), (inner.rounds, rounds), (inner.begin, kept[at + period * (rounds - 1)]),
+        (inner.last, last), (inner.alone, period + mine / rounds),
     )  # fmt: skip
-    order = np.argsort(np.append(loops.first[free], first))
+    order = np.argsort(np.append(inner.first[free], first))
     return Loops(
         *(np.append(old[free], new)[order] for old, new in columns),
-        np.append(loops.again_first, loops.first[own]),
-        np.append(loops.again_begin, loops.begin[own]),
+        np.append(loops.again_first, inner.first[own]),
+        np.append(loops.again_begin, inner.begin[own]),
     )
+
+
+def _with_short_ones(names: I64, family: I64, bad: Mask, loops: Loops) -> tuple[Loops, I64, Mask]:
+    """(the loops, and repetitions of their iterations that are too short to be loops of their own; the number of each
+    one's iteration; which are loops of their own)."""
+    bodies: dict[tuple[int, ...], int] = {}
+    forms: dict[tuple[int, ...], int] = {}
+    found: list[tuple[int, int, int, int, float, int, bool]] = []
+    blocked = bad.copy()
+    for one in zip(*(column.tolist() for column in loops.columns), strict=True):
+        body = tuple(names[one[2] : one[3] + 1].tolist())
+        kind = bodies.setdefault(tuple(sorted(body)), len(bodies))
+        forms.setdefault(body, kind)
+        found.append((*one, kind, True))
+        blocked[one[0] : one[3] + 1] = True
+    for body, kind in forms.items():
+        for first, rounds in _runs(names, family, blocked, body):
+            end = first + len(body) * rounds
+            blocked[first:end] = True
+            found.append((first, rounds, end - len(body), end - 1, float(len(body)), kind, False))
+    found.sort()
+    first, rounds, begin, last, alone, kinds, whole = (np.array(column) for column in zip(*found, strict=True))
+    return Loops(first, rounds, begin, last, alone, loops.again_first, loops.again_begin), kinds, whole
+
+
+def _runs(names: I64, family: I64, blocked: Mask, body: tuple[int, ...]) -> list[tuple[int, int]]:
+    """(first position, rounds) of each repetition of a body, twice or more, in ops that are not blocked."""
+    count = len(names) - len(body) + 1
+    if count <= 0:
+        return []
+    busy = np.append(0, np.cumsum(blocked))
+    same = busy[len(body) :] == busy[:count]
+    for place, name in enumerate(body):
+        same &= names[place : place + count] == name
+    places = np.flatnonzero(same).tolist()
+    starts, found, end = set(places), [], 0
+    for at in places:
+        rounds = 1
+        while at + rounds * len(body) in starts and family[at + rounds * len(body)] == family[at]:
+            rounds += 1
+        if at >= end and rounds > 1:
+            end = at + rounds * len(body)
+            found.append((at, rounds))
+    return found
 
 
 def with_ends(loops: Loops, family: I64, splits: Mask, joins: Mask) -> tuple[I64, I64]:
