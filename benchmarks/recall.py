@@ -261,7 +261,7 @@ def met(program: Program) -> list[Pair]:
 
 def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     shown = [*found.findings, *found.worth_trying]
-    mine = [one for one in shown if _is(change, one)]
+    mine = [one for one in shown if proposes(change, one)]
     head = (program.name, program.role, change.name, change.finding, change.gain)
     if mine and change.also:
         return _several(head, mine, change, found)
@@ -272,7 +272,7 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
         other = None if change.form else other_batch(found, change)
         timed = best if _gain(best, change) is not None else other or best
         return Pair(*head, where, first, _gain(timed, change), best.probability)
-    other = next((one for one in found.considered if _is(change, one)), None)
+    other = next((one for one in found.considered if proposes(change, one)), None)
     if other is None:
         return Pair(*head, "absent", None, None, None)
     return Pair(*head, "considered", None, None, None, other.reason)
@@ -305,7 +305,7 @@ def _rank(shown: Sequence[Finding], one: Finding) -> int:
     return 1 + sum(other.overlaps is None for other in shown[: shown.index(with_it)])
 
 
-def _is(change: Timed, one: Finding | Considered) -> bool:
+def proposes(change: Timed, one: Finding | Considered) -> bool:
     return one.id == change.finding and (change.title in (None, one.title) or _is_piece(change, one))
 
 

@@ -125,6 +125,24 @@ def test_log_probabilities_row_by_row():
     assert found.speedup.expected > 2 and found.speedup.high > 3
 
 
+def test_a_loop_around_loops_of_different_length():
+    """Pictures with 8 to 23 boxes each: three ops for each box among 60 for each picture. Without the 60 the loop is
+    one over all boxes."""
+    boxes = [8 + 5 * one % 16 for one in range(12)]
+    around = np.arange(10, 70)
+    names = np.concatenate([np.append(around, [1, 2, 3] * count) for count in boxes]).astype(np.int64)
+    same, free = np.ones(len(names), np.int64), np.zeros(len(names), bool)
+    found = loops_in(names, same, free)
+    assert found is not None
+    first, rounds, begin, last = (column.tolist() for column in found.columns[:4])
+    assert (first, rounds, last) == ([0], [12], [len(names) - 1])
+    assert begin == [len(names) - 60 - 3 * boxes[-1]]
+    layers = names == 40  # a layer in each round: what is left are the boxes of each picture
+    assert loops_in(names, same, layers).rounds.tolist() == [count for count in boxes if 3 * count >= 32]
+    pairs = np.concatenate([np.append([1, 2, 3] * count, 4) for count in boxes]).astype(np.int64)
+    assert loops_in(pairs, same[: len(pairs)], free[: len(pairs)]).rounds[0] > 100
+
+
 def test_a_loss_of_all_pairs():
     """576 pairs, and another branch for each 25th. Measured: 11 to 15 times as fast in one matrix multiplication, which
     was known when this was written; the prediction is lower."""

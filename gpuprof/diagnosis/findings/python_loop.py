@@ -56,7 +56,7 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 """,
     detected=f"""
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops directly in a loop are one, and
-so are those that another branch interrupts), or of up to 128 ops of which at least one is such a loop, with any
+so are those that another branch interrupts), or of up to 160 ops of which at least one is such a loop, with any
 number of rounds (over pictures, and in each over its boxes). What splits a tensor into rounds directly before the
 loop (`unbind`, `split`), and joins them directly after it (`stack`, `cat`), belongs to it. All outside autograd,
 optimizers and data loaders, if it takes at least {percent(LEAST_LOOP_SHARE)} % of the step. It has no matrix

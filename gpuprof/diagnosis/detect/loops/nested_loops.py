@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuprof.tracefile.trace import F64, I64, Mask
-from gpuprof.units import Assumed, Levels, Ops, Rounds, Share
+from gpuprof.units import Assumed, Ops, Rounds, Share
 
 MOST_PERIOD: Assumed[Ops] = 48
-"""Most ops in one iteration of a loop; longer ones are parts of a model."""
-MOST_AROUND: Assumed[Ops] = 128
-"""Most ops in one iteration of a loop around another one, which counts as one op: a model's layers have no loop over
-small ops in them."""
+"""Most ops in one iteration of a loop without a loop inside; longer ones are parts of a model."""
+MOST_AROUND: Assumed[Ops] = 160
+"""Most ops in one iteration of an outer loop, each loop inside counted as one of its own iterations."""
 FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Fewest iterations of a loop. Chunks of a tensor, and terms of a loss, are fewer."""
 FEWEST_OPS: Assumed[Ops] = 32
@@ -21,8 +20,6 @@ FEWEST_OPS: Assumed[Ops] = 32
 MOST_BETWEEN: Assumed[Share] = 0.25
 """Most ops between two loops, as a share of the shorter one's, that are one loop over both: a loop in a loop, or one
 with an iteration that takes another branch."""
-DEEPEST: Assumed[Levels] = 3
-"""Most levels of loops around loops: pictures, boxes and corners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,98 +58,50 @@ class Loops:
 
 
 def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
-    """All loops: sequences of ops that repeat, those around them, and of those the outermost; None if there are none.
+    """All loops: of a loop in a loop the outer one, whose rounds differ only by how often the inner ones go round; None
+    if there are none.
 
     names: number of each op's name; family: ops with the same number are in one range; bad: ops that no loop over small
     ops contains."""
-    found = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
-    if not len(found[0]):
+    simple = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    if not len(simple[0]):
         return None
-    first, period, rounds, begin, last = joined(names, family, bad, *found)
-    none = np.zeros(0, np.int64)
-    loops = Loops(first, rounds, begin, last, period.astype(np.float64), none, none)
-    for _ in range(DEEPEST - 1):
-        around = _around(names, family, bad, loops)
-        if around is None:
-            break
-        loops = around
-    return loops
+    first, period, rounds, begin, last = joined(names, family, bad, *simple)
+    loops = Loops(first, rounds, begin, last, period.astype(np.float64), *np.zeros((2, 0), np.int64))
+    around = _around(names, family, bad, first, last)
+    if not len(around):
+        return loops
+    rest = loops.some(_places(around, first) < 0)
+    order = np.argsort(np.append(rest.first, around.first), kind="stable")
+    both = (np.append(a, b)[order] for a, b in zip(rest.columns, around.columns, strict=True))
+    return Loops(*both, around.again_first, around.again_begin)
 
 
-def _around(names: I64, family: I64, bad: Mask, loops: Loops) -> Loops | None:
-    """The loops, of which those that another loop repeats are replaced by that one; None if there is no such loop."""
-    inner, kinds, whole = _with_short_ones(names, family, bad, loops)
-    short, stays = names.copy(), np.ones(len(names), bool)
-    for kind, first, last in zip(kinds.tolist(), inner.first.tolist(), inner.last.tolist(), strict=True):
-        short[first] = -1 - kind  # a loop of any number of rounds is one op
-        stays[first + 1 : last + 1] = False
-    kept = np.flatnonzero(stays)
-    at, period, rounds = repeated(short[kept], family[kept], bad[kept], MOST_AROUND, FEWEST_ROUNDS, FEWEST_OPS)
-    ends = np.append(kept, len(names))
-    first, last = kept[at], ends[at + period * rounds] - 1
-    of_whole = inner.first[whole]
-    holds = np.searchsorted(of_whole, last, side="right") > np.searchsorted(of_whole, first)
-    at, period, rounds, first, last = at[holds], period[holds], rounds[holds], first[holds], last[holds]
-    if not len(at):
-        return None
-    inside = np.searchsorted(first, inner.first, side="right") - 1
-    inside[(inside >= 0) & (inner.first > last[np.maximum(inside, 0)])] = -1
-    own, free = inside >= 0, (inside < 0) & whole
-    mine = np.bincount(inside[own], weights=inner.alone[own] - 1, minlength=len(first))
-    columns = (
-        (inner.first, first), (inner.rounds, rounds), (inner.begin, kept[at + period * (rounds - 1)]),
-        (inner.last, last), (inner.alone, period + mine / rounds),
-    )  # fmt: skip
-    order = np.argsort(np.append(inner.first[free], first))
-    return Loops(
-        *(np.append(old[free], new)[order] for old, new in columns),
-        np.append(loops.again_first, inner.first[own]),
-        np.append(loops.again_begin, inner.begin[own]),
-    )
+def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> Loops:
+    """Loops around others: what repeats once each repetition is left out but for its first round. Each has some of the
+    loops `first` to `last` inside, in less than the whole of it."""
+    inner = repeated(names, family, bad, MOST_PERIOD, 2, 2)
+    at, ops, times = inner
+    kept = np.ones(len(names), bool)
+    for start, end in zip((at + ops).tolist(), (at + ops * times).tolist(), strict=True):
+        kept[start:end] = False
+    rows = np.flatnonzero(kept)
+    ends = np.append(rows, len(names))
+    one, period, rounds = repeated(names[rows], family[rows], bad[rows], MOST_AROUND, FEWEST_ROUNDS, FEWEST_OPS)
+    start, begin, end = rows[one], rows[one + period * (rounds - 1)], ends[one + period * rounds] - 1
+    each = zip(start.tolist(), end.tolist(), strict=True)
+    longest = np.array([(last - first + 1)[(first >= a) & (last <= b)].max(initial=0) for a, b in each], np.int64)
+    good = (longest > 0) & (longest < (1 - MOST_BETWEEN) * (end - start + 1))
+    found = Loops(start, rounds, begin, end, period.astype(np.float64), at, at + ops * (times - 1)).some(good)
+    mine = _places(found, at) >= 0
+    return replace(found, again_first=found.again_first[mine], again_begin=found.again_begin[mine])
 
 
-def _with_short_ones(names: I64, family: I64, bad: Mask, loops: Loops) -> tuple[Loops, I64, Mask]:
-    """(the loops, and repetitions of their iterations that are too short to be loops of their own; the number of each
-    one's iteration; which are loops of their own)."""
-    bodies: dict[tuple[int, ...], int] = {}
-    forms: dict[tuple[int, ...], int] = {}
-    found: list[tuple[int, int, int, int, float, int, bool]] = []
-    blocked = bad.copy()
-    for one in zip(*(column.tolist() for column in loops.columns), strict=True):
-        body = tuple(names[one[2] : one[3] + 1].tolist())
-        kind = bodies.setdefault(tuple(sorted(body)), len(bodies))
-        forms.setdefault(body, kind)
-        found.append((*one, kind, True))
-        blocked[one[0] : one[3] + 1] = True
-    for body, kind in forms.items():
-        for first, rounds in _runs(names, family, blocked, body):
-            end = first + len(body) * rounds
-            blocked[first:end] = True
-            found.append((first, rounds, end - len(body), end - 1, float(len(body)), kind, False))
-    found.sort()
-    first, rounds, begin, last, alone, kinds, whole = (np.array(column) for column in zip(*found, strict=True))
-    return Loops(first, rounds, begin, last, alone, loops.again_first, loops.again_begin), kinds, whole
-
-
-def _runs(names: I64, family: I64, blocked: Mask, body: tuple[int, ...]) -> list[tuple[int, int]]:
-    """(first position, rounds) of each repetition of a body, twice or more, in ops that are not blocked."""
-    count = len(names) - len(body) + 1
-    if count <= 0:
-        return []
-    busy = np.append(0, np.cumsum(blocked))
-    same = busy[len(body) :] == busy[:count]
-    for place, name in enumerate(body):
-        same &= names[place : place + count] == name
-    places = np.flatnonzero(same).tolist()
-    starts, found, end = set(places), [], 0
-    for at in places:
-        rounds = 1
-        while at + rounds * len(body) in starts and family[at + rounds * len(body)] == family[at]:
-            rounds += 1
-        if at >= end and rounds > 1:
-            end = at + rounds * len(body)
-            found.append((at, rounds))
-    return found
+def _places(loops: Loops, positions: I64) -> I64:
+    """The loop that each position is in; -1: none."""
+    inside = np.searchsorted(loops.first, positions, side="right") - 1
+    out = (inside < 0) | (positions > np.append(loops.last, -1)[inside])
+    return np.where(out, -1, inside)
 
 
 def with_ends(loops: Loops, family: I64, splits: Mask, joins: Mask) -> tuple[I64, I64]:
