@@ -32,7 +32,7 @@ class Loops:
     """First op of the last iteration."""
     last: I64
     """Last op of the last iteration."""
-    alone: F64
+    alone: I64
     """Ops of one iteration in which loops within it have one iteration, too."""
     again_first: I64
     again_begin: I64
@@ -48,13 +48,14 @@ class Loops:
         return self.alone / np.maximum(self.last - self.first + 1, 1)
 
     @property
-    def columns(self) -> tuple[I64, I64, I64, I64, F64]:
+    def columns(self) -> tuple[I64, I64, I64, I64, I64]:
         """All of a loop itself."""
         return self.first, self.rounds, self.begin, self.last, self.alone
 
     def some(self, which: Mask) -> Loops:
         """The loops of a mask."""
-        return Loops(*(column[which] for column in self.columns), self.again_first, self.again_begin)
+        first, rounds, begin, last, alone = (column[which] for column in self.columns)
+        return Loops(first, rounds, begin, last, alone, self.again_first, self.again_begin)
 
 
 def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
@@ -67,14 +68,17 @@ def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
     if not len(simple[0]):
         return None
     first, period, rounds, begin, last = joined(names, family, bad, *simple)
-    loops = Loops(first, rounds, begin, last, period.astype(np.float64), *np.zeros((2, 0), np.int64))
+    none = np.empty(0, np.int64)
+    loops = Loops(first, rounds, begin, last, period, none, none)
     around = _around(names, family, bad, first, last)
     if not len(around):
         return loops
     rest = loops.some(_places(around, first) < 0)
     order = np.argsort(np.append(rest.first, around.first), kind="stable")
-    both = (np.append(a, b)[order] for a, b in zip(rest.columns, around.columns, strict=True))
-    return Loops(*both, around.again_first, around.again_begin)
+    first, rounds, begin, last, alone = (
+        np.append(a, b)[order] for a, b in zip(rest.columns, around.columns, strict=True)
+    )
+    return Loops(first, rounds, begin, last, alone, around.again_first, around.again_begin)
 
 
 def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> Loops:
@@ -92,7 +96,7 @@ def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> Loops:
     each = zip(start.tolist(), end.tolist(), strict=True)
     longest = np.array([(last - first + 1)[(first >= a) & (last <= b)].max(initial=0) for a, b in each], np.int64)
     good = (longest > 0) & (longest < (1 - MOST_BETWEEN) * (end - start + 1))
-    found = Loops(start, rounds, begin, end, period.astype(np.float64), at, at + ops * (times - 1)).some(good)
+    found = Loops(start, rounds, begin, end, period, at, at + ops * (times - 1)).some(good)
     mine = _places(found, at) >= 0
     return replace(found, again_first=found.again_first[mine], again_begin=found.again_begin[mine])
 
