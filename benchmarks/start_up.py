@@ -26,6 +26,7 @@ trace.run = lambda request: 0
 {}
 assert main(["trace", "--steps", "3", "train.py", "--lr", "1"]) == 0
 """
+_BY_CLICK = "trace_without_click.parse = lambda words: None"
 _DIAGNOSES = """
 import sys
 import gpuprof.tracefile.compiled as compiled
@@ -49,7 +50,7 @@ def programs(trace: Path) -> dict[str, tuple[str, str]]:
     return {
         "options parsed by click": (
             _PARSES.format(""),
-            _PARSES.format("trace_without_click.parse = lambda words: None"),
+            _PARSES.format(_BY_CLICK),
         ),
         "functions loaded by numba's cache": (
             _DIAGNOSES.format("", str(trace)),
