@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue
-from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.diagnosis.verdict.headline import headline, key_and_why
 from gpuprof.report.lines import GAP_WIDTH, Prose
 from gpuprof.report.numbers import duration
 from gpuprof.report.terminal import rank_lines
@@ -229,7 +229,7 @@ def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
         first[0].append("   ").append(time, "bold")
     elif time:
         first.append(Text(time, "bold"))
-    known = (key(diagnosis), words.usual_step(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
+    known = (key_and_why(diagnosis), words.usual_step(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
     items = [*known, run_words.tokens(diagnosis)]
     # Left out where the line is full: the versions, then the work of a step, then the GPU.
     for drop in (None, 3, 3, 2):
