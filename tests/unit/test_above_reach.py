@@ -160,7 +160,7 @@ def test_a_reach_above_what_a_fix_promises_says_so():
     diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
     found = diagnosis.above_reach
     assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
-    assert "on this machine (fixes that replace its ops go lower); what makes it longer:" in lines(diagnosis)[0]
+    assert "on this machine (fixes that replace its ops go lower); what makes it longer, and" in lines(diagnosis)[0]
     unknown = replace(diagnosis, above_reach=replace(found, reach_ns=9 * MS, unknown_ns=20 * MS))
     assert "could take 9.0–29 ms on this machine (how fast 20 ms of it could be is not known" in lines(unknown)[0]
 
