@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers import compiled_reader
 from helpers.paths import ROOT, SHARED
 from hypothesis import settings
 
@@ -73,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("durations") is None:
         config.option.durations = SLOWEST
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        compiled_reader.begin()
     gc.set_threshold(100_000, 20, 100)  # as our commands do; looking for cycles took an eighth of the time
 
 
@@ -132,15 +135,9 @@ def each_diagnosed_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _the_reader_is_compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Before any test: whichever command compiles it says so on stderr, which tests compare. In a fresh clone one
-    worker compiles it, and the others wait for what it keeps."""
-    from helpers.once import once
-
-    from gpuprof.tracefile.kineto.stream import compile_reader
-
-    once(tmp_path_factory, "compiled", lambda _: compile_reader())
-    compile_reader()
+def _the_reader_is_compiled() -> None:
+    """Before any test: whichever command compiles it says so on stderr, which tests compare."""
+    compiled_reader.wait()
 
 
 # -- which tests run
