@@ -261,7 +261,7 @@ def share_of_bandwidth(longer: float, slower: float) -> float:
 
 SUBJECTS: dict[str, Subject] = {
     "allocator": by_fix(
-        Knob(("allocator.LEFT",), allocator),
+        Knob(("allocator.CALL_TIME_LEFT",), allocator),
         Knob(("allocator.CACHE_LOSS",), pageable_copies),
     ),
     "batch": by_fix(Knob(("batch.ROUND",), larger_batch)),

@@ -1,6 +1,6 @@
 """How well gpuprof prices compiling: sign and interval of each measured change that compiles, breaks or captures.
 
-    python -m benchmarks.compile_prices [--shared FOLDER] [--only NAME] [--json]
+    python -m benchmarks.compile_prices [--shared FOLDER] [--only NAME] [--findings NAME,NAME] [--json]
 
 All programs with a recording and a measured gain of one of the findings `compile`, `cuda_graphs`, `graph_breaks`,
 `recompiles` (guards that hold), `fp8`, `fused_elementwise` (all of it, or one piece) and `fused_loss`, in *Fixes*, in
@@ -80,16 +80,32 @@ class Price:
     def near(self) -> bool | None:
         """Whether the price, the time that the change takes off the step, is within a fifth of what was measured; of
         changes that gain. None for others."""
+        price = self.price
+        return None if price is None else abs(price[0] / price[1][1] - 1) <= OFF
+
+    @property
+    def near_a_turn(self) -> bool | None:
+        """Whether it is within a fifth of what some turn measured, or between what two did: turns on busy machines
+        differ by more than a fifth themselves. None as for `near`."""
+        if self.price is None:
+            return None
+        said, (low, _, high) = self.price
+        return low - OFF * abs(low) <= said <= high + OFF * abs(high)
+
+    @property
+    def price(self) -> tuple[float, tuple[float, float, float]] | None:
+        """The share of the step that a change takes off: as predicted, and the least, middle and most that was
+        measured. None for changes that do not gain."""
         if self.measured is None or self.measured[1] <= UP:
             return None
         gain = self.once_it_works or (self.predicted[1] if self.predicted else 1.0)
-        said = 1 - 1 / gain
-        return abs(said / (1 - 1 / self.measured[1]) - 1) <= OFF
+        low, middle, high = (1 - 1 / one for one in self.measured)
+        return 1 - 1 / gain, (low, middle, high)
 
 
-def prices(program: Program) -> list[Price]:
+def prices(program: Program, findings: Sequence[str] = FINDINGS) -> list[Price]:
     """What is said of each measured change of these findings."""
-    changes = [one for one in program.changes if one.finding in FINDINGS and not one.also]
+    changes = [one for one in program.changes if one.finding in findings and not one.also]
     if not changes:
         return []
     found = gpuprof.diagnose(program.path)
@@ -148,6 +164,7 @@ def summary(found: Sequence[Price]) -> dict[str, Share]:
         "sign right": Share(sum(one.sign_is_right for one in found), len(found)),
         "interval holds": Share(sum(one.held is True for one in found), sum(one.held is not None for one in found)),
         "price within 20 %": Share(sum(one.near is True for one in found), sum(one.near is not None for one in found)),
+        "of a turn": Share(sum(one.near_a_turn is True for one in found), sum(one.near is not None for one in found)),
     }
 
 
@@ -158,28 +175,40 @@ def lines(found: Iterable[Price]) -> Iterable[str]:
         was = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.measured) if one.measured else "failed"
         works = f"{one.once_it_works:.2f} if it works  " if one.once_it_works else ""
         mark = works + ("" if one.sign_is_right else "SIGN ") + ("OUTSIDE " if one.held is False else "")
-        head = f"{one.finding:14}{one.program:28.28} {one.role:5}{one.change:18.18}"
+        mark += _off(one)
+        head = f"{one.finding:18}{one.program:28.28} {one.role:5}{one.change:18.18}"
         yield f"{head}{was:20}{said:20}{one.where:13}{mark}{one.why[:90]}"
+
+
+def _off(one: Price) -> str:
+    """`takes off 0.42 of the step, 0.40 measured`."""
+    if one.price is None:
+        return ""
+    said, (_, was, _) = one.price
+    return f"takes off {said:.2f} of the step, {was:.2f} measured  "
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--only", default="")
+    parser.add_argument("--findings", default=",".join(FINDINGS), help="fused_elementwise,fused_loss,eager_attention …")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = [price for program in programs(options.shared) if options.only in program.name for price in prices(program)]
+    findings = options.findings.split(",")
+    chosen = [one for one in programs(options.shared) if options.only in one.name]
+    found = [price for program in chosen for price in prices(program, findings)]
     if options.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
         return 0
     print("\n".join(lines(found)))
-    for finding in ("", *FINDINGS):
-        for role in ("fit", "test"):
-            mine = [one for one in found if one.role == role and finding in ("", one.finding)]
+    for finding in ("", *findings):
+        for role in ("", "fit", "test"):
+            mine = [one for one in found if role in ("", one.role) and finding in ("", one.finding)]
             if mine:
                 of = len({one.program for one in mine})
                 texts = ", ".join(f"{name} {value}" for name, value in summary(mine).items())
-                print(f"{finding or 'all':14}{role:5}{len(mine)} changes of {of} programs: {texts}")
+                print(f"{finding or 'all':18}{role or 'both':5}{len(mine)} changes of {of} programs: {texts}")
     return 0
 
 

@@ -95,11 +95,18 @@ def constants_of(source: str, path: str) -> Iterator[Constant]:
         names, value, said = _assigned(node)
         if value is None or not names:
             continue
-        aliases = "calibrat" in ast.unparse(value)
-        if not aliases and (not _numeric(value) or (len(names) > 1 and _whole(value))):
+        if not _of_the_table(value) and (not _numeric(value) or (len(names) > 1 and _whole(value))):
             continue
         for name in names:
             yield Constant(path, node.lineno, name, said, ast.unparse(value), _text(lines, node, after))
+
+
+def _of_the_table(value: ast.AST) -> bool:
+    """Whether a value is computed from the table's numbers; a text that quotes them is none."""
+    if isinstance(value, ast.JoinedStr):
+        return False
+    named = isinstance(value, ast.Name) and "calibrat" in value.id
+    return named or any(_of_the_table(one) for one in ast.iter_child_nodes(value))
 
 
 def _assigned(node: ast.stmt) -> tuple[list[str], ast.expr | None, str]:

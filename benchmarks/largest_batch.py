@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.cli.shared.output import say
 from gpuprof.cli.try_ import target_of
 from gpuprof.costs.hardware import find
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.memory.memory import CONTEXT_BYTES, usable_bytes
+from gpuprof.projection.memory.memory import usable_bytes
 from gpuprof.trial.fit import Measured, Model, measure, model_of, probed
 from gpuprof.trial.processes import Starter
 
@@ -61,7 +62,9 @@ def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
         raise GpuprofError("this needs a GPU that gpuprof knows")
     total = found.gpu.get("memory_bytes")
     # A share is of the allocator's memory: the context is not in it.
-    return usable_bytes(gpu, total if share == 1 or total is None else int(share * total) + CONTEXT_BYTES)
+    return usable_bytes(
+        gpu, total if share == 1 or total is None else int(share * total) + memory_calibrated.CONTEXT_BYTES.whole
+    )
 
 
 def peak(starter: Starter, model: Model, found: Measured, advised: int) -> dict[str, Any]:

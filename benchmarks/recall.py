@@ -40,7 +40,12 @@ cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait f
 
 Named as a finding's once it was known that they gain: evaluation in larger batches (frequent_eval), which rare_steps
 proposes where training itself has room; a head on all states at once (spectral_heads), which recurrent_loop proposes
-as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort.
+as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort; less than DoRA on every layer
+(dora_speech), which adapter_extras proposes.
+
+Mended after dora_speech, t5_adafactor, lightning_debugging and large_vocabulary were measured: adapter_extras is new,
+optimizers of libraries in optimizer, statistics of gradients in step_metrics, labels that were not seen in
+needless_logits.
 
 Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
@@ -262,7 +267,7 @@ def met(program: Program) -> list[Pair]:
 
 def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     shown = [*found.findings, *found.worth_trying]
-    mine = [one for one in shown if _is(change, one)]
+    mine = [one for one in shown if proposes(change, one)]
     head = (program.name, program.role, change.name, change.finding, change.gain)
     if mine and change.also:
         return _several(head, mine, change, found)
@@ -273,7 +278,7 @@ def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
         other = None if change.form else other_batch(found, change)
         timed = best if _gain(best, change) is not None else other or best
         return Pair(*head, where, first, _gain(timed, change), best.probability)
-    other = next((one for one in found.considered if _is(change, one)), None)
+    other = next((one for one in found.considered if proposes(change, one)), None)
     if other is None:
         return Pair(*head, "absent", None, None, None)
     return Pair(*head, "considered", None, None, None, other.reason)
@@ -306,7 +311,7 @@ def _rank(shown: Sequence[Finding], one: Finding) -> int:
     return 1 + sum(other.overlaps is None for other in shown[: shown.index(with_it)])
 
 
-def _is(change: Timed, one: Finding | Considered) -> bool:
+def proposes(change: Timed, one: Finding | Considered) -> bool:
     return one.id == change.finding and (change.title in (None, one.title) or _is_piece(change, one))
 
 

@@ -6,7 +6,7 @@
     python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH] [--try]]
     python -m scenarios parallel [NAME …] --out DIR [--rounds 5] [--processes N]
     python -m scenarios campaign [NAME …] --out DIR [--seconds S] [--each S] [--rounds 2] [--no-record]
-        [--fixed FIX] [--plan]
+        [--alone] [--fixed FIX] [--plan]
     python -m scenarios truth RESULTS
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
@@ -84,6 +84,7 @@ def parsed() -> argparse.Namespace:
     short.add_argument("--gib", type=float, help="GPU memory to fill, in place of what there is")
     short.add_argument("--no-record", dest="record", action="store_false", help="only time them")
     short.add_argument("--fixed", metavar="FIX", default="", help="record them with the fix of this name, too")
+    short.add_argument("--alone", action="store_true", help="load nothing while a process is timed or recorded")
     short.add_argument("--plan", action="store_true", help="only print what it would do, with an estimate of its time")
     kept = commands.add_parser("truth", help="write truth.json of each program that a campaign timed")
     kept.add_argument("results", type=Path, help="results.jsonl")
@@ -130,7 +131,8 @@ def main() -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     if args.command == "campaign":
-        options = {"gib": args.gib, "record": args.record, "fixed": args.fixed, "plan": args.plan}
+        options = {"gib": args.gib, "record": args.record, "fixed": args.fixed, "alone": args.alone}
+        options |= {"plan": args.plan}
         return campaign(chosen, args.out, args.seconds, args.each, args.rounds, **options)
     if args.command == "parallel":
         return parallel(chosen, args.out, args.rounds, args.processes)

@@ -1,12 +1,14 @@
 """A campaign: times many small programs and their fixes on a GPU in little time, and loses nothing if it is cut short.
 
-    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--fixed FIX] [--plan]
+    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--alone] [--fixed FIX]
+        [--plan]
 
 A unit is one process of the unmodified program and one with each fix, once per round. Units that fit the GPU together
 form a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is
 timed; then each is timed alone, one after the other, while the others wait at a gate and do nothing. Meanwhile a few
-processes at low priority load Python and packages for the next wave; each line of the results says how many. A program
-whose rounds are over is recorded unmodified by `gpuprof trace`, also alone.
+processes at low priority load Python and packages for the next wave; each line of the results says how many. They take
+time from a program that the CPU limits: with `--alone` none does, and a campaign takes longer. A program whose rounds
+are over is recorded unmodified by `gpuprof trace`, also alone.
 
 DIR/results.jsonl has a line for each process as soon as it is timed or has failed, with the end of its output;
 DIR/piece-N.tar has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started for which
@@ -193,8 +195,9 @@ def planned(
 class Campaign:
     """A campaign that is running. `begun`: when its time started."""
 
-    def __init__(self, out: Path, seconds: float, gates: Gates) -> None:
+    def __init__(self, out: Path, seconds: float, gates: Gates, alone: bool = False) -> None:
         self.out, self.seconds, self.gates = out, seconds, gates
+        self.importing_at_once = 0 if alone else IMPORTING_AT_ONCE
         self.begun = time.monotonic()
         self.results = out / "results.jsonl"
         self.reading: list[Traced] = []
@@ -310,9 +313,9 @@ class Campaign:
         if member.over or self.left_s < 2:
             return
         at = time.monotonic()
-        member.importing = self.top_up(IMPORTING_AT_ONCE, low=True)
+        member.importing = self.top_up(self.importing_at_once, low=True)
         self.gates.open(member)
-        self.await_gate([member], LONGEST_TURN_S, IMPORTING_AT_ONCE)
+        self.await_gate([member], LONGEST_TURN_S, self.importing_at_once)
         member.turn_s = time.monotonic() - at
         member.timing = timing_of(member.log)
         self.report(member)
@@ -362,7 +365,7 @@ class Campaign:
         manifest = recorder.folder / "manifest.json"
         while not recorder.over and time.monotonic() - at < LONGEST_RECORD_S and self.left_s > 0:
             self.gates.accept()
-            self.top_up(IMPORTING_AT_ONCE, low=True)
+            self.top_up(self.importing_at_once, low=True)
             with contextlib.suppress(OSError, ValueError):
                 if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":
                     break
@@ -524,12 +527,14 @@ def campaign(
     gib: float | None = None,
     record: bool = True,
     fixed: str = "",
+    alone: bool = False,
     plan: bool = False,
 ) -> int:
     """Runs a campaign, or with `plan` prints what it would do. Returns 1 if a process failed.
 
     `each_s`: seconds of free-running steps; below one second, also for programs that need more; `gib`: GPU memory to
-    fill; `record`: whether programs are also recorded; `fixed`: also with the fix of this name.
+    fill; `record`: whether programs are also recorded; `fixed`: also with the fix of this name;
+    `alone`: nothing is loaded while a process is timed or recorded.
     """
     out = out.resolve()
     room = gib or (gpu_gib() - 3.0)
@@ -543,7 +548,7 @@ def campaign(
         logs.mkdir(parents=True, exist_ok=True)
         out.mkdir(parents=True, exist_ok=True)
         gates = Gates(f"{folder}/gate")
-        run = Campaign(out, seconds, gates)
+        run = Campaign(out, seconds, gates, alone)
         run.write({"machine": machine(), "versions": versions(), "each_s": each_s, "rounds": rounds})
         try:
             run.run(waves)
@@ -591,7 +596,8 @@ def table(results: Path) -> list[str]:
 def truths(results: Path) -> list[str]:
     """Writes truth.json for each program in the results, a file from one machine. Returns their names.
 
-    An existing truth.json keeps its processes that were timed on the same GPUs with the same versions.
+    An existing truth.json keeps its processes that were timed on the same GPUs with the same versions; where the new
+    ones were timed alone, only those that were, too.
     """
     about: dict[str, Any] = {}
     processes: dict[str, list[dict[str, Any]]] = {}
@@ -605,7 +611,9 @@ def truths(results: Path) -> list[str]:
         path = ROOT / name / "truth.json"
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if all(before.get(key) == value for key, value in about.items()):
-            timed = before["processes"] + [process for process in timed if process not in before["processes"]]
+            alone = not any(process["importing"] for process in timed)
+            kept = [process for process in before["processes"] if not (alone and process["importing"])]
+            timed = kept + [process for process in timed if process not in kept]
         head = {"how": HOW, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}", **about}
         lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
         body = ",\n".join(f"  {json.dumps(process)}" for process in timed)

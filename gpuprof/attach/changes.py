@@ -2,9 +2,9 @@
 
 Steps have long tails, and patterns: a save now and then, a loader whose every fourth batch is late. So the medians of
 blocks of steps are compared. Nearly all pairs of one of the last RECENT_BLOCKS blocks and one of the REFERENCE_BLOCKS
-blocks must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by `watch.LEAST`
-of the calibration. The mean must have moved in the same direction: another order of the same steps moves only the
-median.
+blocks must point the same way (the U statistic of Mann and Whitney 1947), and the levels must differ by
+`watch.LEAST_CHANGE` of the calibration. The mean must have moved in the same direction: another order of the same steps
+moves only the median.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Block:
 
     median_ns: float
     mean_ns: float
-    """Mean of the steps, each counted as `watch.LONGEST` medians at most."""
+    """Mean of the steps, each counted as `watch.LONGEST_STEP` medians at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
 
 def _block(part: Sequence[float]) -> Block:
     middle = median(part)
-    return Block(middle, fmean(min(ns, calibrated.LONGEST.value * middle) for ns in part))
+    return Block(middle, fmean(min(ns, calibrated.LONGEST_STEP.value * middle) for ns in part))
 
 
 def shifted(reference: tuple[Block, ...], recent: tuple[Block, ...]) -> int:
-    """1 if the recent blocks are slower than the reference by `watch.LEAST` or more, -1 if they are faster, else 0."""
+    """1 if the recent blocks are slower than the reference by `watch.LEAST_CHANGE` or more, -1 if faster, else 0."""
     if len(recent) < RECENT_BLOCKS:
         return 0
     before, after = ([block.median_ns for block in blocks] for blocks in (reference, recent))
@@ -138,10 +138,10 @@ def shifted(reference: tuple[Block, ...], recent: tuple[Block, ...]) -> int:
     for direction in (1, -1):
         pairs = sum(direction * (b - a) > 0 for a in before for b in after)
         far = (
-            direction * moved >= math.log1p(calibrated.LEAST.value)
-            and direction * mean_moved >= math.log1p(calibrated.LEAST.value) / 2
+            direction * moved >= math.log1p(calibrated.LEAST_CHANGE.value)
+            and direction * mean_moved >= math.log1p(calibrated.LEAST_CHANGE.value) / 2
         )
-        if far and pairs >= calibrated.PAIRS.value * len(before) * len(after):
+        if far and pairs >= calibrated.AGREEING_PAIRS.value * len(before) * len(after):
             return direction
     return 0
 
@@ -153,10 +153,10 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     before = median(block.median_ns for block in watch.reference)
     after = median(block.median_ns for block in changed)
     lasted = len(blocks) - began
-    known = any(abs(math.log(after / level)) < math.log1p(calibrated.SAME.value) for level in watch.known_ns)
+    known = any(abs(math.log(after / level)) < math.log1p(calibrated.SAME_LEVEL.value) for level in watch.known_ns)
     # A change in the same direction within a few blocks is the rest of the last one.
     drifting = is_drift or watch.drifts == direction
-    follows = watch.moving == direction and len(watch.since) <= calibrated.FOLLOWS.value * (1 + drifting)
+    follows = watch.moving == direction and len(watch.since) <= calibrated.FOLLOWING_BLOCKS.value * (1 + drifting)
     goes_on = follows or (is_drift and watch.drifts == direction)
     cause = "known" if known else "same" if goes_on else "new"
     change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK_STEPS, cause)

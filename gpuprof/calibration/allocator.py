@@ -6,7 +6,7 @@ from gpuprof.calibration.number import Number
 
 _COPIES = ("scenarios/pageable_copies/recording", "tests/data/pairs/copies.json.gz")
 
-LEFT = Number(
+CALL_TIME_LEFT = Number(
     0.15, 0.0, 0.6, "", "measured",
     "Share of the recorded time of `cudaMalloc`, `cudaFree` and the like that is not gained without them: 360 calls "
     "took 31 ms recorded, and leaving them out gained 13 to 51 ms of a step of 106 to 126 ms; 178 calls took 12 ms "

@@ -39,7 +39,7 @@ FUSED = Number(
     "0.4 to 0.7; less certain where norms run over long rows.",
     _BOTH_WAYS,
 )  # fmt: skip
-LEFT = Number(
+CHAINS_LEFT = Number(
     0.5, 0.35, 0.7, "", "measured",
     "Fused kernels per chain of neighbouring ones: Inductor also fuses what is not adjacent. 8 LoRA layers on an "
     "H200: 122 kernels for 232 chains. One model; the interval is a guess.",

@@ -65,7 +65,7 @@ NO_CEILINGS = Number(
     "Confidence lost by verdicts about kernels where the GPU's ceilings are not known.",
     _TRUTHS, _COMMAND,
 )  # fmt: skip
-ALIKE = Number(
+STEPS_ALIKE = Number(
     0.2, 0.1, 0.3, "", "assumed",
     "Recorded steps may differ by this share (10th to 90th percentile over the median) at no cost.",
     _TRUTHS, _COMMAND,

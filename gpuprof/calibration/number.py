@@ -31,6 +31,11 @@ class Number:
     """Computes it again, or prints what it was chosen by; empty where it was measured by hand."""
 
     @property
+    def whole(self) -> int:
+        """The value of a number that counts something, or that whole times are compared with."""
+        return int(self.value)
+
+    @property
     def rising(self) -> tuple[float, float, float]:
         """(low, value, high), for numbers of which the lowest is best."""
         return self.low, self.value, self.high

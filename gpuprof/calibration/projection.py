@@ -40,11 +40,11 @@ POWER_STALLED = Number(
     0.35, 0.2, 0.5, "", "measured",
     "The same while latency-bound: 170 W at 18 % busy with small kernels on an H200. The interval is a guess.",
 )  # fmt: skip
-KEPT = Number(
+EFFICIENCY_KEPT = Number(
     1.15, 1.05, 1.6, "", "assumed",
     "Kernels keep how near they come to their roof within this many times between architectures.",
 )  # fmt: skip
-KEPT_NEAR = Number(
+EFFICIENCY_KEPT_NEAR = Number(
     1.05, 1.0, 1.5, "", "assumed",
     "The same within one architecture.",
 )  # fmt: skip

@@ -17,7 +17,7 @@ USUAL_NS = Number(
     "An attention op that plans nothing: cuDNN's takes 70 to 90 µs on an H200's host.",
     ("scenarios/recompiles/recording",),
 )  # fmt: skip
-LEFT = Number(
+NEW_SHAPES_LEFT = Number(
     0.05, 0.01, 0.15, "", "assumed",
     "New shapes that are left when lengths are padded to a multiple: each of the few lengths is new once.",
 )  # fmt: skip

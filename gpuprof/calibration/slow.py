@@ -11,7 +11,7 @@ LEAST_NS = Number(
     "80 ms.",
     ("scenarios/recompiles/recording",),
 )  # fmt: skip
-TIMES = Number(
+TIMES_USUAL = Number(
     10.0, 5.0, 30.0, "", "assumed",
     "The same in units of the median of the ops of its name that are shorter.",
 )  # fmt: skip

@@ -23,4 +23,4 @@ def subjects() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.name not in _OTHERS)
 
 
-_OTHERS = {"number", "table"}
+_OTHERS = {"number", "quoted", "table"}

@@ -9,12 +9,6 @@ from gpuprof.calibration import roofs as calibrated
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured_rates import Measurement, load_measurements
 
-LAUNCH_FLOOR_NS = int(latency_calibrated.FLOOR_NS.value)
-"""What a kernel takes that does next to nothing, and an elementwise kernel more than its roof."""
-CHAIN_NS = int(latency_calibrated.CHAIN_NS.value)
-"""A kernel whose roof is below the launch floor and that takes at most this is a chain of dependent steps (a reduction
-in several stages, a product of few blocks)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
@@ -85,7 +79,7 @@ def ceilings_of(gpu: Gpu, measurement: Measurement | None = None) -> Ceilings:
         peak_flops=dict(gpu.dense_flops),
         memory_bytes_per_s=memory,
         link_bytes_per_s=link,
-        launch_floor_ns=LAUNCH_FLOOR_NS,
-        chain_ns=CHAIN_NS,
+        launch_floor_ns=latency_calibrated.FLOOR_NS.whole,
+        chain_ns=latency_calibrated.CHAIN_NS.whole,
         source=source,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpuprof.calibration import memory as memory_calibrated
-from gpuprof.projection.memory.memory import CONTEXT_BYTES
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.sustained_rates import Reach, reach_of
@@ -92,7 +91,7 @@ def _memory(projected: ProjectedStep) -> str:
     }[use.activations.basis]
     return (
         f"Memory: what the allocator held between the recorded {projected.subject.unit}s stays; {how}. "
-        f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries,"
+        f"{memory_calibrated.CONTEXT_BYTES.whole / 1e9:g} GB for the driver and libraries,"
         f" {100 * (memory_calibrated.FRAGMENTS.value - 1):.0f} % for fragments."
     )
 

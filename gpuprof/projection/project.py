@@ -156,7 +156,9 @@ def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Int
     if not same:
         ends += [at(kernels="low"), at(kernels="high")]
         kept = (
-            calibrated.KEPT_NEAR.value if there.gpu.architecture == subject.gpu.architecture else calibrated.KEPT.value
+            calibrated.EFFICIENCY_KEPT_NEAR.value
+            if there.gpu.architecture == subject.gpu.architecture
+            else calibrated.EFFICIENCY_KEPT.value
         )
         ends += [at(device=1 / kept), at(device=kept), *_rate_ends(projected, there, share)]
     if not same or question.host_factor not in (None, 1.0):

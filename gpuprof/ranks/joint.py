@@ -15,8 +15,6 @@ from gpuprof.units import Assumed, Rounds
 
 ROUNDS: Assumed[Rounds] = 3
 """Rounds of the window before a step is measured, as for one rank."""
-SETTLING = int(calibrated.SETTLING_STEPS.value)
-"""Fewest steps in these rounds: until then, ranks that run ahead are not yet limited by their queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def _paces(job: Job) -> Floats:
 
 def _rounds(job: Job) -> int:
     """How often the window is replayed."""
-    return max(ROUNDS, math.ceil(SETTLING / job.steps)) if job.looped else 1
+    return max(ROUNDS, math.ceil(calibrated.SETTLING_STEPS.whole / job.steps)) if job.looped else 1
 
 
 def replay_rows(ways: Ways, anchor_ns: Floats, took_ns: Floats, step: Ints, steps: int) -> tuple[Floats, Floats]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
-from ..runfile import NSYS
+from ..runfile import COUNTED_VARIABLE, NSYS
 from . import forks
 from .attached import Attached
 from .capture import Capture
@@ -78,7 +79,7 @@ class Windows:
             self.open = Capture(first, warm_up, steps, ranges, devices)
             self._attached.hook_model(ranges=True)
             self.open.start()
-            self._tell(steps, "Nsight Systems", first=True)
+            self._tell(steps, "Nsight Compute" if COUNTED_VARIABLE in os.environ else "Nsight Systems", first=True)
         else:
             shapes = name == "trace" and self._has_room_for_shapes()
             self.open = Window(self._folder, self._rank, name, first, warm_up, steps, ranges, shapes=shapes)

@@ -1,13 +1,16 @@
 """What binds a step, from what each resource would gain. Diagnosis, ranks, projection and recordings that cannot be
 replayed all ask here, so that one program gets one verdict whichever way it was looked at.
 
-A step is bound by the resource that shortens it most when it is twice as fast. Where several come so close that noise
-decides, it is the one whose complete absence gains most: waiting can be removed, work can only be made faster.
+A step is bound by the resource that shortens it most when it is twice as fast. Twice that gain counts, but never more
+than the resource's complete absence gains: where something else sets the pace once it is a little faster, no more is to
+be had from it. Where several come so close that noise decides, it is the one whose absence gains most: waiting can be
+removed, work can only be made faster. Where these are as close, half the time decides by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gpuprof.units import Assumed, Share
@@ -36,21 +39,44 @@ def bound_of(
 ) -> Bound | None:
     """What limits the step: a resource, a part of the device, or `balanced`. None if that cannot be known.
 
-    `without`: the share of the step that is gained when a resource takes no time at all; it decides between close
-    ones, which are balanced without it. `unknown`: the share of the step that may be due to any resource; where it
-    could change the answer there is none.
+    `without`: the share of the step that is gained when a resource takes no time at all; no resource counts with more,
+    and it decides between close ones, which are balanced without it. `unknown`: the share of the step that may be due
+    to any resource; where it could change the answer there is none.
     """
-    values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
-    first = _resource(values, without)
+    counted = found if without is None else capped(found, without)
+    values: dict[Resource, float] = {name: getattr(counted, name) for name in RESOURCES}
+    first = _resource(values, without, found)
     if unknown >= EQUAL_SENSITIVITY:
         for name in RESOURCES:
-            if _resource({**values, name: values[name] + unknown}, without) != first:
+            if _resource({**values, name: values[name] + unknown}, without, found) != first:
                 return None
     return _device_part(found) if first == "device" else first
 
 
+def capped(found: Sensitivities, without: Callable[[Resource], float]) -> Sensitivities:
+    """The same gains, none greater than the resource's absence gains; the parts of the device shrink with it.
+
+    Only those are looked at that could decide: an absence gains at least what half the time does, so none falls below
+    half of its value. What counted at all still does."""
+    values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
+    most = max(values.values())
+    near: list[Resource] = [
+        name for name in RESOURCES if values[name] >= max(most / 2 - EQUAL_SENSITIVITY, LEAST_SENSITIVITY)
+    ]
+    if len(near) < 2:
+        return found
+    least: dict[Resource, float] = {
+        name: max(min(values[name], without(name)), values[name] / 2, LEAST_SENSITIVITY) for name in near
+    }
+    kept = least["device"] / found.device if "device" in least else 1.0
+    parts: dict[Part, float | None] = {
+        name: None if (value := getattr(found, name)) is None else kept * value for name in PARTS
+    }
+    return replace(found, **least, **parts)
+
+
 def _resource(
-    values: Mapping[Resource, float], without: Callable[[Resource], float] | None
+    values: Mapping[Resource, float], without: Callable[[Resource], float] | None, found: Sensitivities
 ) -> Resource | Literal["balanced"]:
     if max(values.values()) < LEAST_SENSITIVITY:
         return "balanced"
@@ -58,6 +84,8 @@ def _resource(
     if len(close) > 1 and without is not None:
         absent: dict[Resource, float] = {name: without(name) for name in close}
         close = largest(absent)
+        twice: dict[Resource, float] = {name: getattr(found, name) for name in close}
+        close = largest(twice)
     return close[0] if len(close) == 1 else "balanced"
 
 

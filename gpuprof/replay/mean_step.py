@@ -30,6 +30,11 @@ WAITS = "waits"
 faster input shortens it, more workers of the same pace do not."""
 WORKER_STARTS = "worker_starts"
 """Lump: ending the workers of an epoch, starting those of the next, and the wait for their first batch."""
+PAUSES = "pauses"
+"""Lump: what steps of more than twice the usual step take, without a known cause."""
+VARIATION = "variation"
+"""What the mean of steps without lumps and waiting is above the usual step: no lump of its own, since a faster step has
+less of it in proportion, but a change may say that it leaves a smaller part of it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ class MeanStep:
         each = {cause: factors.get(resource_of_lump(cause), 1.0) for cause in self.lumps_ns}
         each |= lumps or {}
         lumps_ns = {cause: ns * each[cause] for cause, ns in self.lumps_ns.items()}
-        return max(self._paid(simulated_ns * self._scale, loader, lumps_ns), 1.0)
+        varies = 1 - self._variation * (1 - (lumps or {}).get(VARIATION, 1.0))
+        return max(self._paid(simulated_ns * self._scale * varies, loader, lumps_ns), 1.0)
 
     @property
     def has_excess(self) -> bool:
@@ -186,8 +192,20 @@ class MeanStep:
         scale = self.usual_ns / simulated
         if self.mean_ns is None:
             return scale
-        own = self.mean_ns - sum(self.lumps_ns.values())
+        own = self._own_ns
         return scale if self.starved or own <= 0 else own / simulated
+
+    @property
+    def _own_ns(self) -> float:
+        """The mean of steps without lumps, ns."""
+        return (self.mean_ns or 0.0) - sum(self.lumps_ns.values())
+
+    @cached_property
+    def _variation(self) -> float:
+        """The share of steps without lumps and waiting that is above the usual step; 0 where that is not known."""
+        if self.usual_ns is None or self.mean_ns is None or self.starved or self._own_ns <= self.usual_ns:
+            return 0.0
+        return 1 - self.usual_ns / self._own_ns
 
 
 def resource_of_lump(cause: str) -> str:

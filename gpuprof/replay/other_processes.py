@@ -12,14 +12,12 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scale, scaled
 from gpuprof.tracefile.trace import Mask
 
-CPU = 1 + calibrated.HOST_BOUND.value
-"""How many times as long the CPU's work takes in a slow process, and how many times as short in a quick one."""
-
 
 def other_processes(graph: Graph) -> tuple[Graph, ...]:
     """The graph with a quicker and a slower CPU; and where it computes for long on tensors in host memory, with that
     quicker and slower."""
-    paces = tuple(scale(graph, host=factor, input=factor) for factor in (1 / CPU, CPU))
+    slower = 1 + calibrated.HOST_BOUND.value
+    paces = tuple(scale(graph, host=factor, input=factor) for factor in (1 / slower, slower))
     nodes = good_part(graph, computes(graph))
     if nodes is None:
         return paces

@@ -10,7 +10,7 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.diagnosis.verdict import step_parts
-from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.diagnosis.verdict.headline import headline, key_and_why
 from gpuprof.report import labels
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown
@@ -28,7 +28,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
 def diagnosis(found: Diagnosis, rows: int = ROWS) -> str:
     """The headline, where the step goes, and what to change."""
     parts = [f"### {_text(headline(found))}: {_text(words.step_time(found))}".rstrip(": ")]
-    about = [key(found), words.usual_step(found), words.gpus(found), words.versions(found), run_words.tokens(found)]
+    about = [key_and_why(found), words.usual_step(found), words.gpus(found), words.versions(found)]
+    about += [run_words.tokens(found)]
     parts += [_text(", ".join(item for item in about if item)), _text(found.verdict.summary)]
     issues = [issue for issue in found.quality.issues if issue.severity != "info"]
     parts += ["\n".join(f"- **{issue.severity}**: {_text(issue.message)}" for issue in issues)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.verdict import step_parts
-from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.diagnosis.verdict.headline import headline, key_and_why
 from gpuprof.diagnosis.verdict.step_parts import Bar, Part
 from gpuprof.report import labels, stepbar
 from gpuprof.report.as_text import predicted
@@ -174,7 +174,7 @@ def _name(name: str | None, width: int = 80) -> str:
 
 def _facts(diagnosis: Diagnosis) -> str:
     found = (words.step_time(diagnosis), words.usual_step(diagnosis))
-    facts = (*found, key(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
+    facts = (*found, key_and_why(diagnosis), words.gpus(diagnosis), words.versions(diagnosis))
     line = " · ".join(fact for fact in facts if fact)
     return f"<p><b>{_text(line)}</b></p>" if line else ""
 

@@ -15,7 +15,6 @@ from gpuprof.timeline.workload import single_token_embeddings
 from gpuprof.tracefile.trace import I64, OP, Trace
 from gpuprof.units import Assumed, Share
 
-LEAST_TOKENS = int(calibrated.LEAST_TOKENS.value)
 MOST_PASSED: Assumed[Share] = 0.5
 """Share of a series' ops with gradients from which on a backward pass goes through it. While tokens are generated most
 trainings have none."""
@@ -43,19 +42,19 @@ def _of(spans: tuple[PhaseSpan, ...], phases: tuple[str, ...]) -> Intervals:
 
 
 def decoding(trace: Trace, backward: Intervals) -> Intervals:
-    """Series of at least LEAST_TOKENS forward passes of one token a sequence without a backward pass between them. A
+    """Series of the calibrated number of forward passes of one token a sequence without a backward pass between them. A
     decoder that is trained step by step has such passes, too, but a backward pass goes through them.
 
     A series lasts from the first of them until the pass after the last would have begun, if all take the usual time.
     """
     begun: I64 = single_token_embeddings(trace)
-    if len(begun) < LEAST_TOKENS:
+    if len(begun) < calibrated.LEAST_TOKENS.whole:
         return EMPTY
     series = np.searchsorted(backward.start, begun)
     starts, ends = [], []
     for k in np.unique(series).tolist():
         own = begun[series == k]
-        if len(own) < LEAST_TOKENS or differentiated(trace, int(own[0]), int(own[-1])):
+        if len(own) < calibrated.LEAST_TOKENS.whole or differentiated(trace, int(own[0]), int(own[-1])):
             continue
         each = int(np.median(np.diff(own)))
         limit = int(backward.start[k]) if k < len(backward) else int(own[-1]) + each

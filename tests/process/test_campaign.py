@@ -109,4 +109,11 @@ def test_truths_are_written_where_the_programs_are(tmp_path: Path, monkeypatch: 
     assert campaign.truths(results) == ["programs/x"]
     truth = json.loads((tmp_path / "programs/x/truth.json").read_text())
     assert [(process["fix"], process["free_ms"]) for process in truth["processes"]] == [("", 2.0), ("a", 1.0)]
+    results.write_text("\n".join(json.dumps(row | {"importing": 4, "free_ms": 9.0}) for row in [head, *rows]))
+    campaign.truths(results)
+    assert len(json.loads((tmp_path / "programs/x/truth.json").read_text())["processes"]) == 4
+    results.write_text("\n".join(json.dumps(row | {"importing": 0}) for row in [head, *rows]))
+    campaign.truths(results)
+    truth = json.loads((tmp_path / "programs/x/truth.json").read_text())
+    assert 9.0 not in [process["free_ms"] for process in truth["processes"]], "timed alone replaces timed among others"
     assert isinstance(scenario("programs/cpu_adam"), Scenario)

@@ -36,9 +36,9 @@ from helpers.replay_oracle import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuprof.calibration import thresholds
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.build.queues import QUEUE_ITEMS
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate
 from gpuprof.replay.transform import scale
@@ -274,8 +274,8 @@ def test_the_second_round_is_the_program_run_on(seed: int, tmp_path: Path):
 def test_a_queue_that_was_full_when_the_recording_began(change: str, tmp_path: Path):
     """Of a loop that has long been limited by the GPU only the last steps were recorded: their first launches wait for
     work whose own launches were not."""
-    machine = replace(REAL, queue_items=QUEUE_ITEMS)
-    body = [part for _ in range(QUEUE_ITEMS // 2) for part in (Cpu(9_000), Launch(7, 40_000))]
+    machine = replace(REAL, queue_items=thresholds.QUEUE_ITEMS.whole)
+    body = [part for _ in range(thresholds.QUEUE_ITEMS.whole // 2) for part in (Cpu(9_000), Launch(7, 40_000))]
 
     def loop(rates: Rates) -> Executed:
         return run(Program(((*body,),) * 12), machine, rates)

@@ -78,10 +78,14 @@ def test_the_unit_does_not_matter(steps: list[float], scale: float):
     assert [(i, c.kind, c.cause, c.steps) for i, c in one] == [(i, c.kind, c.cause, c.steps) for i, c in other]
 
 
-@given(seed=seeds, share=st.floats(-0.8 * watch_calibrated.LEAST.value, 0.8 * watch_calibrated.LEAST.value))
+@given(
+    seed=seeds, share=st.floats(-0.8 * watch_calibrated.LEAST_CHANGE.value, 0.8 * watch_calibrated.LEAST_CHANGE.value)
+)
 def test_small_changes_are_none(seed: int, share: float):
     steps = [ns * (1 + share if i >= 500 else 1) for i, ns in enumerate(noise(seed, 1500, spread=0.01))]
-    assert [change for _, change in seen(steps) if abs(change.ratio - 1) < 0.9 * watch_calibrated.LEAST.value] == []
+    assert [
+        change for _, change in seen(steps) if abs(change.ratio - 1) < 0.9 * watch_calibrated.LEAST_CHANGE.value
+    ] == []
 
 
 @given(steps=st.lists(st.sampled_from([0.0, -1.0, float("nan"), float("inf")]), max_size=50), seed=seeds)

@@ -10,27 +10,8 @@ import re
 import pytest
 from helpers.paths import ROOT
 
-from benchmarks import calibrate, fit_or_test
-from gpuprof.calibration import (
-    allocator,
-    batch,
-    collectives,
-    compile,
-    experts,
-    kernels,
-    latency,
-    loader,
-    memory,
-    noise,
-    padding,
-    profiler,
-    projection,
-    recompute,
-    roofs,
-    saving,
-    shapes,
-    thresholds,
-)
+from benchmarks import calibrate, fit_or_test, quoted_numbers
+from gpuprof.calibration import batch, kernels, latency
 from gpuprof.calibration.table import numbers, subjects
 from gpuprof.diagnosis.findings import PAGES
 
@@ -132,13 +113,13 @@ def test_fitting_is_guarded(monkeypatch, capsys):
 
 
 def test_every_number_is_used():
-    """Somewhere outside of the table, under the name that it has there."""
+    """Somewhere outside of the table and of prose, under the name that it has there."""
     code = "\n".join(
         path.read_text(encoding="utf-8")
         for path in (ROOT / "gpuprof").rglob("*.py")
         if path.parent.name != "calibration"
     )
-    used = set(re.findall(r"calibrated\.(\w+)", code))
+    used = set(re.findall(r"calibrated\.(\w+)", re.sub(r'=f"""\n.*?"""', "", code, flags=re.DOTALL)))
     assert [name for name in NUMBERS if name.partition(".")[2] not in used] == []
 
 
@@ -151,165 +132,32 @@ def test_the_table_has_all_subjects():
     assert {name.partition(".")[0] for name in NUMBERS} == set(subjects())
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.0f}"
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
+def test_documents_quote_the_table(path):
+    """`python -m benchmarks.quoted_numbers` writes them again."""
+    text = path.read_text(encoding="utf-8")
+    assert quoted_numbers.filled(text) == text
+    assert text.count("](calibration.md#") - text.count('"](calibration.md#') == len(quoted_numbers.LINK.findall(text))
 
 
-QUOTED = {
-    "input_workers": (
-        f"({loader.FETCH_NS.low / 1e6:g} to {loader.FETCH_NS.high / 1e6:g} ms)",
-        f"each {loader.SLOWER_BESIDE_OTHERS.value:g} times slower",
-        f"grows by a {({1.2: 'fifth'})[loader.CROWDED.value]}",
-    ),
-    "compile": (
-        f"of {compile.FUSED.low:g} to {compile.FUSED.high:g} times the longest",
-        f"Matrix multiplications take {percent(compile.REST.low - 1)} to {percent(compile.REST.high - 1)} % longer",
-        f"up to {compile.ATTENTION.high:g} times as long where it had no mask",
-        f"({compile.HOST.low:g} to {compile.HOST.high:g} times what was recorded)",
-        f"each pass costs {compile.PASS_NS.low / 1e6:g} to {compile.PASS_NS.high / 1e6:g} ms",
-    ),
-    "cuda_graphs": (
-        f"({({0.15: 'at worst a seventh of that work stays'})[compile.LAUNCHED.high]})",
-        f"{compile.PASS_NS.low / 1e6:g} to {compile.PASS_NS.high / 1e6:g} ms for each pass",
-        f"({compile.GRAPH_NS.low / 1e6:g} to {compile.GRAPH_NS.value / 1e6:g} ms more if the pass is compiled already)",
-        f"after {compile.NEXT_NS.value / 1e3:.1f} µs",
-    ),
-    "larger_batch": (f"{batch.ROUND.low:g} to {batch.ROUND.high:g} times a recorded call",),
-    "padding": (
-        f"{percent(padding.FILLED.value)} % are assumed to fit ({percent(padding.FILLED.low)} to "
-        f"{percent(padding.FILLED.high)} %)",
-        f"{percent(padding.GROUPED_LEFT.value)} % of the padding is left ({percent(padding.GROUPED_LEFT.low)} to "
-        f"{percent(padding.GROUPED_LEFT.high)} %)",
-    ),
-    "expert_loop": (
-        f"about {experts.FORWARD_LAUNCHES.value} launches forward and {experts.BACKWARD_LAUNCHES.value} backward",
-        f"{percent(experts.TENSOR_SHARE.value)} % of the tensor ceiling",
-        f"{percent(experts.MEMORY_SHARE.value)} % of the memory ceiling",
-    ),
-    "eager_attention": (
-        f"{percent(kernels.ATTENTION_FORWARD.value)} % of the tensor ceiling forward and "
-        f"{percent(kernels.ATTENTION_BACKWARD.value)} % backward",
-    ),
-    "fused_elementwise": (f"at {percent(kernels.FUSED_MEMORY.value)} % of the memory ceiling",),
-    "recompute": (
-        f"about an {({0.125: 'eighth'})[recompute.SAVED_SHARE.value]} of that, "
-        f"{percent(recompute.SAVED_SHARE.high)} % at most",
-        f"{percent(recompute.HOOKED_SHARE.value)} % of the forward's and "
-        f"{percent(recompute.UNPACKED_SHARE.value)} % of the backward's CPU time is left",
-    ),
-    "optimizer": (
-        f"{kernels.OPTIMIZER_GPU.low:g} to {kernels.OPTIMIZER_GPU.high:g} of their time",
-        f"becomes {kernels.OPTIMIZER_FOREACH_HOST.value:g} (from foreach) or "
-        f"{kernels.OPTIMIZER_LOOP_HOST.value:g} (from a loop)",
-    ),
-    "tf32": (
-        f"at {percent(kernels.TF32_TENSOR.value)} % of the TF32 ceiling",
-        f"at {percent(kernels.TF32_MEMORY.value)} % of the memory ceiling",
-        f"takes {kernels.MATMUL_ADDED_NS.value / 1e3:g} µs and",
-    ),
-    "adapter_casts": (
-        f"Matrix multiplications keep {percent(kernels.ADAPTER_PRODUCT_LEFT.value)} % of their time, scalings "
-        f"{percent(kernels.ADAPTER_SCALE_LEFT.value)} %, additions of two formats "
-        f"{percent(kernels.ADAPTER_SUM_LEFT.value)} %",
-        f"shorter than {latency.ELEMENTWISE_NS.value / 1e3:g} µs (matrix multiplications "
-        f"{latency.THIN_MATMUL_NS.value / 1e3:g} µs)",
-    ),
-    "pageable_copies": (
-        f"takes {allocator.COPY_CALL_NS.low / 1e3:g} to {allocator.COPY_CALL_NS.high / 1e3:g} µs",
-        f"down to {allocator.PINNED_RATE.low:g} of it",
-    ),
-    "allocator": (
-        f"{percent(1 - allocator.LEFT.value)} % of their own time is removed ({percent(1 - allocator.LEFT.high)} to "
-        f"{percent(1 - allocator.LEFT.low)} %)",
-    ),
-    "recompiles": (
-        f"over {thresholds.FIRST_CALL_NS.value / 1e6:g} ms; at worst "
-        f"{({0.5: 'half'})[shapes.STAYS.value]} of that stays",
-    ),
-    "planning": (
-        f"silent for over {thresholds.PLANNING_NS.value / 1e6:g} ms",
-        f"at worst {shapes.OTHER_KERNEL.value:g} times as long",
-        f"a {({0.05: 'twentieth'})[shapes.LEFT.value]} of what new lengths cost is left",
-        f"up to {percent(shapes.PADDED.value - 1)} % longer (assumed)",
-    ),
-    "rare_steps": (f"a {({0.1: 'tenth'})[saving.RARER.value]} of what these add",),
-    "exposed_communication": (
-        f"{percent(collectives.HIDDEN.value)} % of the exposed transfers are hidden behind computation "
-        f"({percent(collectives.HIDDEN.low)} to {percent(collectives.HIDDEN.high)} %)",
-        f"{percent(collectives.GIVEN_BACK.value)} % of the hidden time comes back as longer kernels "
-        f"({percent(collectives.GIVEN_BACK.low)} % to all of it)",
-    ),
-    "naive_pipeline": (f"widens the interval by {percent(batch.SHARDED.value - 1)} %",),
-    "throttling": (f"by {percent(thresholds.THROTTLED_SLOWER.value - 1)} %",),
-}  # fmt: skip
-"""Finding → what its page says of numbers of the table."""
+def test_quoted_numbers_are_filled():
+    stale = '[9](calibration.md#latency "LAUNCH_NS, low, µs") µs, [0.5](calibration.md#batch "ROUND")'
+    low, value = f"{latency.LAUNCH_NS.low / 1000:g}", f"{batch.ROUND.value:g}"
+    assert [one[0] for one in quoted_numbers.LINK.findall(quoted_numbers.filled(stale))] == [low, value]
+    for unknown in ('[1](calibration.md#latency "NO_NUMBER")', '[1](calibration.md#latency "LAUNCH_NS, furlongs")'):
+        with pytest.raises(KeyError):
+            quoted_numbers.filled(unknown)
+    said = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("diagnosis.md", "projection.md"))
+    assert len(quoted_numbers.LINK.findall(said)) > 30
 
 
-IN_DOCUMENTS = {
-    "diagnosis.md": (
-        f"launch to start, {latency.LAUNCH_NS.value / 1e3:g} µs on an H200; kernel to kernel, "
-        f"{latency.GAP_NS.value / 1e3:g} µs",
-        f"else {thresholds.QUEUE_ITEMS.value:,}",
-        f"op and call costs {profiler.EVENT_NS.value / 1e3:g} µs (shapes recorded), a Python frame "
-        f"{profiler.FRAME_NS.value / 1e3:g} µs",
-        f"Inductor launch) {profiler.KERNEL_RANGE_NS.value / 1e3:g} µs more, a node of a CUDA graph "
-        f"{profiler.GRAPH_NODE_NS.value / 1e3:g} µs",
-        f"`aten::as_strided`, {profiler.STRIDED_NS.value / 1e3:g} µs there), or from a launch "
-        f"({profiler.LAUNCH_NS.value / 1e3:g} µs)",
-        f"{({0.3: 'Seven tenths'})[profiler.DIFFUSE.value]} of it are removed from the CPU work",
-        f"most {profiler.REFILL_NS.value / 1e3:g} µs of each interval count",
-        f"counts for {1 + profiler.LEFT_OUT.value:g}",
-        f"the cost ÷ {profiler.SPREAD.value:g} to × {profiler.SPREAD.value:g} (÷ {profiler.LAUNCH_SPREAD.value:g} to "
-        f"× {profiler.LAUNCH_SPREAD.value:g} by launches), and {percent(noise.GPU_PROCESS.value)} %",
-        f"that {percent(noise.RUN.value)} % of the GPU's time explains",
-    ),
-    "nsight.md": (
-        f"{profiler.EVENT_NS.value / 1e3:g} µs times the relative launch time of the CPU",
-        f"interval of {profiler.NSYS_SPREAD.value:g} times either way",
-        f"Up to {thresholds.DISPATCH_NS.value / 1e3:g} µs between two calls",
-    ),
-    "costs.md": (
-        f"{roofs.TENSOR_EFFICIENCY.value:.2f} for matrix multiplications",
-        f"{roofs.VECTOR_EFFICIENCY.value:g} for fp32 without tensor cores, {roofs.MEMORY_EFFICIENCY.value:g} for "
-        f"memory, {roofs.LINK_EFFICIENCY.value:g} for PCIe",
-        f"up to {latency.FLOOR_NS.value / 1e3:g} µs, the launch floor; up to {latency.CHAIN_NS.value / 1e3:g} µs",
-    ),
-    "projection.md": (
-        f"below {projection.USUAL_REACH.value:g} of what the kernel's time allows",
-        f"{roofs.MEMORY_EFFICIENCY.value:g} of the stated one",
-        f"takes the CPU {batch.ROUND.value:g} ({batch.ROUND.low:g} to {batch.ROUND.high:g}) of what a",
-        f"{memory.CONTEXT_BYTES.value / 1e9:g} GB are set aside for the driver, CUDA's context and libraries, "
-        f"{percent(memory.FRAGMENTS.value - 1)} % for fragmentation",
-        f"{projection.POWER_STREAMING.value:g} of it while memory is, {projection.POWER_STALLED.value:g} while "
-        f"latency is, and {projection.POWER_WAITING.value:g} while it waits",
-        f"the rates ({percent(roofs.MEASURED_HERE.value - 1)} % measured here, "
-        f"{percent(roofs.MEASURED_SUCH.value - 1)} % measured elsewhere, {percent(roofs.BY_POWER.value - 1)} % by the "
-        "power limit",
-        f"efficiency kept ({percent(projection.KEPT_NEAR.value - 1)} % within an architecture, "
-        f"{percent(projection.KEPT.value - 1)} % between), another machine's CPU "
-        f"({percent(projection.HOSTS.value - 1)} %)",
-        f"layers that were not recorded ({percent(projection.REPEATS.value - 1)} %), noise between processes "
-        f"({percent(noise.GPU_PROCESS.value)} %)",
-    ),
-    "other_gpus.md": (f"they are taken to reach {projection.USUAL_REACH.value:g}",),
-    "comparison.md": (
-        f"differ by less than {percent(noise.PROCESS.value)} % are called",
-        f"differ by some {percent(noise.PROCESS.value)} % even on one machine",
-    ),
-}  # fmt: skip
-"""Document → what it says of numbers of the table."""
-
-
-@pytest.mark.parametrize("document", IN_DOCUMENTS)
-def test_documents_quote_the_table(document):
-    text = " ".join((ROOT / "docs" / document).read_text(encoding="utf-8").split())
-    for phrase in IN_DOCUMENTS[document]:
-        assert phrase in text
-
-
-@pytest.mark.parametrize("finding", QUOTED)
-def test_pages_quote_the_table(finding):
-    page = next(page for page in PAGES if page.id == finding)
-    text = " ".join(f"{page.means} {page.detected} {page.gain} {page.wrong}".split())
-    for phrase in QUOTED[finding]:
-        assert phrase in text
+def test_pages_of_findings_quote_the_table():
+    """They name its numbers: of each page that says how sure it is, the ends of an interval come from the table."""
+    gains = {page.id: page.gain for page in PAGES}
+    assert f"{kernels.OPTIMIZER_GPU.low:g} to {kernels.OPTIMIZER_GPU.high:g} of their" in gains["optimizer"]
+    copied = re.compile(r"\d+(?:\.\d+)?(?: %)?[^().]*\(\d[\d.]* to \d[\d.]*(?: %)?(?:, assumed)?\)")
+    findings = ROOT / "gpuprof" / "diagnosis" / "findings"
+    typed = {
+        path.stem: copied.findall(" ".join(path.read_text(encoding="utf-8").split())) for path in findings.glob("*.py")
+    }
+    assert {name: found for name, found in typed.items() if found} == {}

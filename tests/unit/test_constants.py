@@ -8,8 +8,9 @@ from functools import cache
 
 from helpers.paths import ROOT
 
-from benchmarks.constants import STATUSES, Constant, constants, constants_of
+from benchmarks.constants import STATUSES, VAGUE, Constant, constants, constants_of
 from gpuprof import units
+from gpuprof.calibration.table import numbers
 
 WORDS = {name for name in vars(units) if name[0].isupper()} - {*STATUSES, "Annotated", "TypeVar", "Value"}
 
@@ -38,7 +39,15 @@ def test_units_are_known():
 
 
 def test_every_name_says_what_it_bounds():
+    """In the calibration table as well: the code that uses a number of it names the table, not the subject."""
     assert [f"{one.path}:{one.line} {one.name}" for one in own_numbers() if one.is_vague] == []
+    assert [name for name in numbers() if name.partition(".")[2] in VAGUE] == []
+
+
+def test_only_numbers_count_as_made_from_the_table():
+    """Not a text that quotes them."""
+    source = 'RATES = tuple(2 * one for one in calibrated.RATES.rising)\nPAGE = Page(gain=f"{calibrated.A.low:g}")'
+    assert [one.name for one in constants_of(source, "gpuprof/replay/x.py")] == ["RATES"]
 
 
 def test_a_share_lies_between_0_and_1():
@@ -89,9 +98,12 @@ def aliases_of(source: str) -> Iterator[str]:
 
 def _is_of(value: ast.expr, tables: set[str]) -> bool:
     inner = value
+    if isinstance(inner, ast.Call) and ast.unparse(inner.func) in ("int", "float") and len(inner.args) == 1:
+        inner = inner.args[0]
+    whole = inner
     while isinstance(inner, ast.Attribute):
         inner = inner.value
-    return inner is not value and isinstance(inner, ast.Name) and inner.id in tables
+    return inner is not whole and isinstance(inner, ast.Name) and inner.id in tables
 
 
 def test_a_calibrated_number_has_no_second_name():
@@ -112,4 +124,4 @@ E = int(latency.E.value)
 F = latency.F.value * 2
 G = other.G.value
 """
-    assert list(aliases_of(source)) == ["A", "(B, C)", "D"]
+    assert list(aliases_of(source)) == ["A", "(B, C)", "D", "E"]

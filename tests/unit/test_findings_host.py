@@ -16,7 +16,7 @@ from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batches import batch_scaling
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
-from gpuprof.diagnosis.detect.compiled import captured_graphs, compiled_passes
+from gpuprof.diagnosis.detect.compiled import compiled_passes
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.findings import compile, cuda_graphs, larger_batch, optimizer, syncs
 from gpuprof.diagnosis.fixes.predict import LEAST_GAIN, fixes
@@ -38,7 +38,7 @@ def test_compile_keeps_products_and_one_launch_for_each_chain(tmp_path):
     proposal = only(compile, case)
     host, left, once = (
         compile_calibrated.HOST.rising[1],
-        compile_calibrated.LEFT.value,
+        compile_calibrated.CHAINS_LEFT.value,
         compile_calibrated.PASS_NS.rising[1],
     )
     expected = 2 * (LAYERS * 20 * US * host * (1 + left) + once)
@@ -331,8 +331,9 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
     # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
     step = case.step_of(proposal.change(case.graph))
     assert step == pytest.approx(500 * (3 * US + compile_calibrated.NEXT_NS.value), rel=0.05)
-    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * captured_graphs.GRAPH_NS[1]]
-    assert host[0] == pytest.approx(host[1], abs=50 * US)  # two launches, and what is not in the regions
+    added = proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3
+    launches = 2 * compile_calibrated.GRAPH_NS.value
+    assert added == pytest.approx(launches, abs=50 * US)  # two launches, and what is not in the regions
 
 
 def test_a_launch_bound_step_takes_more_tokens_in_the_same_time(tmp_path):

@@ -37,7 +37,7 @@ def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
 def test_allocations_in_every_step(tmp_path):
     case = _allocates(tmp_path, {0, 1, 2})
     proposal = only(allocator, case)
-    saved = 40 * 200 * US * (1 - allocator_calibrated.LEFT.rising[1])
+    saved = 40 * 200 * US * (1 - allocator_calibrated.CALL_TIME_LEFT.rising[1])
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns - saved, rel=0.02)
     assert "expandable_segments" in str(proposal.fix)
     assert not list(allocator.find(_allocates(tmp_path, {0})))

@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.findings import offload
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.result.run_model import RunMemory
-from gpuprof.diagnosis.verdict.headline import headline
+from gpuprof.diagnosis.verdict.headline import headline, key, key_and_why
 
 H200 = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132}]
 GB = 10**9
@@ -80,8 +80,12 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
 
 
 def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
-    """Not launching: the optimizer's ops run on the CPU, and hooks of accelerate move weights for each layer."""
-    said = {name: headline(diagnosed(SCENARIOS / name / "recording")) for name in ("cpu_adam", "teacher_offloaded")}
+    """Not launching: the optimizer's ops run on the CPU, and hooks of accelerate move weights for each layer. Where the
+    verdict's key names something else, it says what it means."""
+    found = {name: diagnosed(SCENARIOS / name / "recording") for name in ("cpu_adam", "teacher_offloaded")}
+    said = {name: headline(one) for name, one in found.items()}
+    assert key_and_why(found["cpu_adam"]) == key(found["cpu_adam"]) == "HOST-BOUND · cpu compute"
+    assert key_and_why(found["teacher_offloaded"]).endswith(": the CPU twice as fast gains most")
     assert said["cpu_adam"].startswith("WAITING FOR THE CPU to run the optimizer 8")
     assert said["teacher_offloaded"].startswith("MOVING OFFLOADED DATA to and from the GPU ")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops, joined, repeated
+from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops, found_loops, joined, repeated
 
 OPS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 9)), max_size=60)
 
@@ -74,6 +74,22 @@ def test_a_loop_in_a_loop_is_one():
     assert (begin, last) == ([123, 161], [125, 163])
     layers = names == 4  # an op of a layer in between
     assert joined(names, same, layers, *found)[2].tolist() == [10, 10, 10, 10, 12]
+
+
+def test_a_loop_around_loops_of_different_length():
+    """Pictures with 8 to 23 boxes each: three ops for each box among 60 for each picture. Without the 60 the loop is
+    one over all boxes."""
+    boxes = [8 + 5 * one % 16 for one in range(12)]
+    around = np.arange(10, 70)
+    names = np.concatenate([np.append(around, [1, 2, 3] * count) for count in boxes]).astype(np.int64)
+    same, free = np.ones(len(names), np.int64), np.zeros(len(names), bool)
+    first, rounds, begin, last = (column.tolist() for column in found_loops(names, same, free))
+    assert (first, rounds, last) == ([0], [12], [len(names) - 1])
+    assert begin == [len(names) - 60 - 3 * boxes[-1]]
+    layers = names == 40  # a layer in each round: what is left are the boxes of each picture
+    assert found_loops(names, same, layers)[1].tolist() == [count for count in boxes if 3 * count >= 32]
+    pairs = np.concatenate([np.append([1, 2, 3] * count, 4) for count in boxes]).astype(np.int64)
+    assert found_loops(pairs, same[: len(pairs)], free[: len(pairs)])[1].tolist()[0] > 100
 
 
 def test_a_loss_of_all_pairs():

@@ -61,6 +61,11 @@ def decides(**absent: float):
         (found(host=0.5, input=0.5 - EQUAL_SENSITIVITY / 2), decides(host=0.3, input=0.6), "input"),
         (found(host=0.5, input=0.5 - EQUAL_SENSITIVITY / 2), decides(host=0.6, input=0.6), "balanced"),
         (found(host=0.5, input=0.48, transfer=0.46), decides(host=0.3, input=0.4, transfer=0.6), "transfer"),
+        # Half the GPU's time gains as much as none of it: then the CPU binds, and no more is to be had.
+        (found(input=0.41, device=0.52), decides(input=0.41, device=0.26), "input"),
+        (found(input=0.41, device=0.52), decides(input=0.41, device=0.52), "memory"),
+        (found(host=0.53, input=0.41), decides(host=0.42, input=0.41), "host"),
+        (found(host=0.15), decides(host=0.08), "host"),
         (found(device=0.9), None, "memory"),
         (found(device=0.9, compute=0.1, memory=0.2, latency=0.0), None, None),
         (found(device=0.9, compute=0.4, memory=0.42, latency=0.0), None, "balanced"),

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.detect.declared.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
     adapter_casts,
+    adapter_extras,
     allocator,
     autocast,
     channels_last,
@@ -127,6 +128,7 @@ _MODULES = (
     cudnn_benchmark,
     frozen_encoder,
     adapter_casts,
+    adapter_extras,
     pageable_copies,
     wide_copies,
     offload,

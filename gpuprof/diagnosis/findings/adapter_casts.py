@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency as latency_calibrated
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -53,14 +54,16 @@ fp32, runs two thin matrix multiplications without tensor cores, adds the result
 and the backward pass does the same. For small adapters this is more traffic than the adapter itself, and several more
 kernels per layer.
 """,
-    detected="""
-In the forward pass two consecutive `aten::linear` in fp32, the first from wide to narrow (at least 4 : 1, rank at
-most 512) and the second back, with a cast from a half-precision format before or after.
+    detected=f"""
+In the forward pass two consecutive `aten::linear` in fp32, the first from wide to narrow (at least {LOW_RANK_RATIO} :
+1, rank at most {MOST_RANK}) and the second back, with a cast from a half-precision format before or after.
 """,
-    gain="""
-The casts of the adapters and their backward are removed, on the CPU and on the GPU. Matrix multiplications keep 29 %
-of their time, scalings 50 %, additions of two formats 40 %, but no kernel gets shorter than 1.2 µs (matrix
-multiplications 3 µs).
+    gain=f"""
+The casts of the adapters and their backward are removed, on the CPU and on the GPU. Matrix multiplications keep
+{percent(calibrated.ADAPTER_PRODUCT_LEFT.value)} % of their time, scalings
+{percent(calibrated.ADAPTER_SCALE_LEFT.value)} %, additions of two formats {percent(calibrated.ADAPTER_SUM_LEFT.value)}
+%, but no kernel gets shorter than {us(latency_calibrated.ELEMENTWISE_NS.value)} µs (matrix multiplications
+{us(latency_calibrated.THIN_MATMUL_NS.value)} µs).
 """,
     wrong="""
 With bf16 adapters the optimizer's small updates are rounded to bf16: training can stall at learning rates below about

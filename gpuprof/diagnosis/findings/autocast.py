@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency as latency_calibrated
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.detect.attention.attention_planning import bf16_would_plan
@@ -60,18 +61,24 @@ Under `torch.autocast` with bf16, matrix multiplications, convolutions and atten
 are twice as fast as in TF32 and many times as fast as in fp32, and read half the bytes. Weights and the optimizer stay
 in fp32. Every input and weight is cast first, which costs kernels and launches of their own.
 """,
-    detected="""
-Matrix multiplications and fused attention whose operands are fp32 and that take at least 5 % of the GPU's time. On a
-GPU without TF32 (V100, T4) the recorded types of the operands are enough; elsewhere the FLOPs must be known, too.
+    detected=f"""
+Matrix multiplications and fused attention whose operands are fp32 and that take at least {percent(LEAST_MATMUL_SHARE)}
+% of the GPU's time. On a GPU without TF32 (V100, T4) the recorded types of the operands are enough; elsewhere the FLOPs
+must be known, too.
 """,
-    gain="""
-Each of them takes 0.99 × (4 µs + √(a² + b²)): a is the time of its FLOPs at 106 % of the bf16 ceiling (the rate that
-large ones sustain), b that of half its bytes at 84 % of the memory ceiling. The factor is 0.92 to 1.09, or 0.8 to
-1.25 for those that take little more than 4 µs. This fits 2,877 shapes of 52 recordings. Each gets 0.7 to 2 casts,
-kernels and launches, which read 0.2 to 1.33 of its operands. Fused attention in fp32 becomes FlashAttention, at the
-shares of the finding `eager_attention`. Half of the memory-bound time of fp32 elementwise ops and copies (none to all
-of it) takes half as long. The shares of casts and of what is halved are assumed. Programs limited by the CPU or by
-small kernels gain nothing. A GPU without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
+    gain=f"""
+Each of them takes {calibrated.MATMUL_SCATTER.value:g} × ({us(calibrated.MATMUL_ADDED_NS.value)} µs + √(a² + b²)): a is
+the time of its FLOPs at {percent(calibrated.MATMUL_TENSOR.value)} % of the bf16 ceiling (the rate that large ones
+sustain), b that of half its bytes at {percent(calibrated.MATMUL_MEMORY.value)} % of the memory ceiling. The factor is
+{calibrated.MATMUL_SCATTER.low:g} to {calibrated.MATMUL_SCATTER.high:g}, or {calibrated.MATMUL_SMALL_SCATTER.low:g} to
+{calibrated.MATMUL_SMALL_SCATTER.high:g} for those that take little more than {us(calibrated.MATMUL_ADDED_NS.value)} µs.
+This fits 2,877 shapes of 52 recordings. Each gets {calibrated.AUTOCAST_CASTS.low:g} to
+{calibrated.AUTOCAST_CASTS.high:g} casts, kernels and launches, which read {calibrated.AUTOCAST_CAST_OPERANDS.low:g} to
+{calibrated.AUTOCAST_CAST_OPERANDS.high:g} of its operands. Fused attention in fp32 becomes FlashAttention, at the
+shares of the finding `eager_attention`. {percent(calibrated.AUTOCAST_HALVED.value)} % of the memory-bound time of fp32
+elementwise ops and copies (none to all of it) takes half as long. The shares of casts and of what is halved are
+assumed. Programs limited by the CPU or by small kernels gain nothing. A GPU without bf16 tensor cores (V100, T4) is
+advised fp16, with the same shares.
 """,
     wrong="""
 bf16 keeps 7 bits of mantissa: compare the loss of a short run. fp16 has a small range, so gradients are scaled, and

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -48,11 +49,14 @@ training stays the same.
     detected="""
 Kernels named `nchwToNhwc` or `nhwcToNchw` that convolutions launch.
 """,
-    gain="""
-The conversions and their launches are taken out. Batch norms in training mode keep 67 % of their time forward and 29 %
-backward (at worst all), and summing gradients of biases takes 2.8 times as long (1.5 to 3.4), as measured on an H200.
-Each group norm costs as much as 15 conversions (8 to 25): on a GPU torch has no `channels_last` kernel for them and
-copies their input. At worst another 30 % of the conversions' time comes back as copies around other ops.
+    gain=f"""
+The conversions and their launches are taken out. Batch norms in training mode keep
+{percent(calibrated.BATCH_NORM.value)} % of their time forward and {percent(calibrated.BATCH_NORM_BACKWARD.value)} %
+backward (at worst all), and summing gradients of biases takes {calibrated.BIAS.value:g} times as long
+({calibrated.BIAS.low:g} to {calibrated.BIAS.high:g}), as measured on an H200. Each group norm costs as much as
+{calibrated.GROUP_NORM_COPIES.value:g} conversions ({calibrated.GROUP_NORM_COPIES.low:g} to
+{calibrated.GROUP_NORM_COPIES.high:g}): on a GPU torch has no `channels_last` kernel for them and copies their input. At
+worst another {percent(calibrated.OTHER_COPIES.high)} % of the conversions' time comes back as copies around other ops.
 """,
     wrong="""
 Networks with a group norm before each convolution (the UNet and the VAE of most diffusion models) get slower in

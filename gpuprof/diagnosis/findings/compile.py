@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration import breaks as breaks_calibrated
 from gpuprof.calibration import compile as compile_calibrated
+from gpuprof.calibration.quoted import more, ms, us
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled.compiled_passes import (
@@ -56,30 +58,35 @@ own kernel. `torch.compile` traces the model once, generates one kernel for each
 reductions, and calls all kernels from a short generated program. The CPU does less per launch, there are fewer
 launches, and intermediate results of fused operations never go through GPU memory.
 """,
-    detected="""
-Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
-if at least a quarter of the kernels that a compiler writes or fuses are compiled already, or if torch is older than
-2.0. If a pass waits for values from the GPU more than four times (`.item()` in a hook), the waits break the graph
-into parts that are too small to gain; likewise if the encoder or decoder of `torch.nn.Transformer` waits: it looks at
-the values of its mask unless `is_causal` is passed. Then a chain is proposed: remove the waits, then compile. It
-works with a probability of 0.7, or 0.55 if a wait is for the size of a result, times 0.8 if batch shapes vary
-(assumed). A loop over experts is a separate finding (`expert_loop`).
+    detected=f"""
+Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown if
+at least a quarter of the kernels that a compiler writes or fuses are compiled already, or if torch is older than 2.0.
+If a pass waits for values from the GPU more than four times (`.item()` in a hook), the waits break the graph into parts
+that are too small to gain; likewise if the encoder or decoder of `torch.nn.Transformer` waits: it looks at the values
+of its mask unless `is_causal` is passed. Then a chain is proposed: remove the waits, then compile. It works with a
+probability of {compile_calibrated.REMOVABLE.value:g}, or {compile_calibrated.SIZED.value:g} if a wait is for the size
+of a result, times {compile_calibrated.VARYING.value:g} if batch shapes vary (assumed). A loop over experts is a
+separate finding (`expert_loop`).
 """,
-    gain="""
+    gain=f"""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
-reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix multiplications take 0 to 15 % longer,
-and attention up to 3.2 times as long where it had no mask (measured); what a call of a library launches too, such
-as the conversions of layouts in a convolution, stays. For each remaining kernel the CPU still does
-the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
-to 1.5 ms. A reduction across rows (a batch or group norm, gradients of biases and of norms) takes two further kernels
-(1 to 3, assumed), and what uses the means of a batch or group norm reads its data again (assumed). Tensors whose size
-does not divide that of the chain's largest one, such as weights that autocast casts, keep kernels of their own. All
-other CPU work of the passes is removed. Single stretches of more than 5 ms are not launches, and stay
-except in the best case. Predictable graph breaks stay: values that are read, custom autograd functions that launch an
-extension's kernels (they stay as they are), the buckets of DDP and the units of FSDP. Each costs one more graph call
-in each pass (60 to 200 µs). Where compiling takes more than a quarter of what it gains in the run, compiling the
-repeated block is proposed separately: one compilation serves all blocks, at the cost of one more graph call per
-block.
+reductions become one kernel of {compile_calibrated.FUSED.low:g} to {compile_calibrated.FUSED.high:g} times the longest
+of them. Matrix multiplications take {more(compile_calibrated.REST.low)} to {more(compile_calibrated.REST.high)} %
+longer, and attention up to {compile_calibrated.ATTENTION.high:g} times as long where it had no mask (measured); what a
+call of a library launches too, such as the conversions of layouts in a convolution, stays. For each remaining kernel
+the CPU still does the op's own work ({compile_calibrated.HOST.low:g} to {compile_calibrated.HOST.high:g} times what was
+recorded); the accumulation of gradients stays, and each pass costs {ms(compile_calibrated.PASS_NS.low)} to
+{ms(compile_calibrated.PASS_NS.high)} ms. A reduction across rows (a batch or group norm, gradients of biases and of
+norms) takes {compile_calibrated.ACROSS.value:g} further kernels ({compile_calibrated.ACROSS.low:g} to
+{compile_calibrated.ACROSS.high:g}, assumed), and what uses the means of a batch or group norm reads its data again
+(assumed). Tensors whose size does not divide that of the chain's largest one, such as weights that autocast casts, keep
+kernels of their own. All other CPU work of the passes is removed. Single stretches of more than
+{ms(compile_calibrated.LASTING_NS.value)} ms are not launches, and stay except in the best case. Predictable graph
+breaks stay: values that are read, custom autograd functions that launch an extension's kernels (they stay as they are),
+the buckets of DDP and the units of FSDP. Each costs one more graph call in each pass
+({us(breaks_calibrated.CALL_NS.low)} to {us(breaks_calibrated.CALL_NS.high)} µs). Where compiling takes more than a
+quarter of what it gains in the run, compiling the repeated block is proposed separately: one compilation serves all
+blocks, at the cost of one more graph call per block.
 """,
     wrong="""
 When a size changes, torch compiles again and makes it dynamic; after eight recompilations (`recompile_limit`) the
@@ -101,7 +108,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     launches = int((found.group >= 0).sum())
     before = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
-    after = before - (launches - compile_calibrated.LEFT.value * len(found.speaker)) / graph.steps
+    after = before - (launches - compile_calibrated.CHAINS_LEFT.value * len(found.speaker)) / graph.steps
     host_ns = case.per_step(float(graph.duration_ns[found.host].sum()))
     varies = shapes_vary(case)
     expected = foreseen(case) if broken is None else ()

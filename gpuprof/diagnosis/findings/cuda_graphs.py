@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import compile as compile_calibrated
+from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, graphed, partly_captured
 from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
@@ -86,10 +88,13 @@ wait for values from the GPU, a chain is proposed (see `compile`). If the record
 shapes, they are padded to a multiple of 64 first, and kernels that scale with the tokens take longer accordingly; the
 probability that padding is possible is 0.8 (assumed).
 """,
-    gain="""
-As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst a seventh of that work
-stays). It still checks and copies the inputs, 0.1 to 1.5 ms for each pass (0.1 to 0.15 ms more if the pass is
-compiled already), and accumulates gradients. In a graph, the next kernel starts after 0.4 µs.
+    gain=f"""
+As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst
+{percent(compile_calibrated.LAUNCHED.high)} % of that work stays). It still checks and copies the inputs,
+{ms(compile_calibrated.PASS_NS.low)} to {ms(compile_calibrated.PASS_NS.high)} ms for each pass
+({ms(compile_calibrated.GRAPH_NS.low)} to {ms(compile_calibrated.GRAPH_NS.value)} ms more if the pass is compiled
+already), and accumulates gradients. In a graph, the next kernel starts after {
+        compile_calibrated.NEXT_NS.value / 1e3:.1f} µs.
 """,
     wrong="""
 Each batch length is captured separately and takes memory of its own: pad to a few fixed lengths. Tensors on the CPU,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -41,14 +42,16 @@ cuDNN has several algorithms for each convolution, and its heuristics guess whic
 sums have a fixed order. The gradients of transposed, dilated and three-dimensional convolutions take several times as
 long with these.
 """,
-    detected="""
-The recorder notes that the switch is off. Convolutions take at least 10 % of the GPU's time, and their shapes are the
-same in each recorded step. Or: the recorder notes that cuDNN's deterministic algorithms are demanded, whatever the
-shapes. Not detected in traces without a run.
+    detected=f"""
+The recorder notes that the switch is off. Convolutions take at least {percent(LEAST_CONVOLUTION_SHARE)} % of the GPU's
+time, and their shapes are the same in each recorded step. Or: the recorder notes that cuDNN's deterministic algorithms
+are demanded, whatever the shapes. Not detected in traces without a run.
 """,
-    gain="""
-With faster algorithms convolutions take 0.88 of their time (0.65 to 1, assumed); where any algorithm may be used
-instead of deterministic ones alone 0.75 (0.4 to 0.98, assumed).
+    gain=f"""
+With faster algorithms convolutions take {calibrated.TUNED_CONVOLUTIONS.value:g} of their time
+({calibrated.TUNED_CONVOLUTIONS.low:g} to {calibrated.TUNED_CONVOLUTIONS.high:g}, assumed); where any algorithm may be
+used instead of deterministic ones alone {calibrated.ANY_ALGORITHM_LEFT.value:g} ({calibrated.ANY_ALGORITHM_LEFT.low:g}
+to {calibrated.ANY_ALGORITHM_LEFT.high:g}, assumed).
 """,
     wrong="""
 The heuristics are often right, especially in half precision and `channels_last`. Where image sizes vary, each new

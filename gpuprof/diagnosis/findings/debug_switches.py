@@ -10,8 +10,10 @@ import numpy as np
 
 from gpuprof.calibration import latency
 from gpuprof.calibration import slow as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import call, environment, without_call
 from gpuprof.diagnosis.sentences import duration
@@ -45,16 +47,18 @@ NaN, waiting for the GPU each time. `CUDA_LAUNCH_BLOCKING=1` makes each launch w
 `torch.use_deterministic_algorithms(True)` fills every uninitialised tensor and chooses slower kernels. All of them
 help to find an error, and still cost time in every step once it is found.
 """,
-    detected="""
-Anomaly detection: `aten::isnan` and `aten::_is_any_true` in the autograd engine's own ranges, 8 times a step or more.
-Blocking launches: 90 % of the calls that launch kernels end after their kernel has ended. Filled tensors:
-`aten::fill_` within `aten::empty` and similar ops. All from 2 % of the step.
+    detected=f"""
+Anomaly detection: `aten::isnan` and `aten::_is_any_true` in the autograd engine's own ranges, {FEWEST_OPS} times a step
+or more. Blocking launches: {percent(WRAPPED_SHARE)} % of the calls that launch kernels end after their kernel has
+ended. Filled tensors: `aten::fill_` within `aten::empty` and similar ops. All from {percent(LEAST_SWITCH_SHARE)} % of
+the step.
 """,
-    gain="""
-The gradient checks disappear, and so do their kernels and waits; 0.3 of the CPU's time in forward ops is left (0.1 to
-0.7, assumed). Launches take what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Of kernels that fill
-new tensors 0.9 of the time is removed (0.6 to 1, assumed); the slower kernels of deterministic mode stay in the
-prediction.
+    gain=f"""
+The gradient checks disappear, and so do their kernels and waits; {calibrated.TRACEBACK_LEFT.value:g} of the CPU's time
+in forward ops is left ({calibrated.TRACEBACK_LEFT.low:g} to {calibrated.TRACEBACK_LEFT.high:g}, assumed). Launches take
+what they take elsewhere (6 µs, 3 to 20), and the CPU runs ahead. Of kernels that fill new tensors
+{calibrated.FILLED_AGAIN.value:g} of the time is removed ({calibrated.FILLED_AGAIN.low:g} to
+{calibrated.FILLED_AGAIN.high:g}, assumed); the slower kernels of deterministic mode stay in the prediction.
 """,
     wrong="""
 Bitwise reproducible runs need deterministic algorithms; the filling alone can be left out:
@@ -190,6 +194,11 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     lowers=("waiting_for_gpu",),
+    ledger=LedgerItem(
+        "switches for debugging: anomaly detection, launches that wait or tensors that are filled",
+        "the training computes the same without them",
+        stage="stalled",
+    ),
     synonyms=(
         "anomaly", "detect_anomaly", "cuda_launch_blocking", "deterministic", "use_deterministic_algorithms", "debug",
     ),

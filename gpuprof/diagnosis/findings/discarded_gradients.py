@@ -43,10 +43,10 @@ list of more than 30, whose shapes torch does not record).
 The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that
 need not be kept are not counted.
 """,
-    wrong="""
-Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as unread
-ones: the probability is 0.85 (assumed). Gradient checkpointing with `use_reentrant=True` needs inputs with
-`requires_grad`: without them, checkpointed layers get no gradients. Set `use_reentrant=False` first.
+    wrong=f"""
+Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as unread ones: the
+probability is {calibrated.UNUSED_ODDS.value:g} (assumed). Gradient checkpointing with `use_reentrant=True` needs inputs
+with `requires_grad`: without them, checkpointed layers get no gradients. Set `use_reentrant=False` first.
 """,
 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.formulas.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -62,16 +63,18 @@ mask, casts, softmax, dropout and the multiplication with the values, forward an
 with the square of the sequence length and soon exceeds everything else in the step; so does its memory. A fused
 kernel (FlashAttention, cuDNN, torch's `scaled_dot_product_attention`) keeps the scores on the chip.
 """,
-    detected="""
-A softmax over [batch, heads, queries, keys] with at least 16 queries, between a batched matrix multiplication that
-computes those scores and one that consumes them, and not inside torch's own attention op. Not detected if shapes were
-not recorded.
+    detected=f"""
+A softmax over [batch, heads, queries, keys] with at least {LEAST_QUERIES} queries, between a batched matrix
+multiplication that computes those scores and one that consumes them, and not inside torch's own attention op. Not
+detected if shapes were not recorded.
 """,
-    gain="""
+    gain=f"""
 The kernels between the two matrix multiplications, and their backward, are replaced by fused ones. Their time is that
-of the FLOPs of attention (halved by a causal mask if a mask is added and the number of queries equals that of keys)
-at 42 % of the tensor ceiling forward and 36 % backward, or the time for reading queries, keys and values and writing
-the result, whichever is longer. Their CPU time becomes that of 3 launches forward and 6 backward.
+of the FLOPs of attention (halved by a causal mask if a mask is added and the number of queries equals that of keys) at
+{percent(calibrated.ATTENTION_FORWARD.value)} % of the tensor ceiling forward and
+{percent(calibrated.ATTENTION_BACKWARD.value)} % backward, or the time for reading queries, keys and values and writing
+the result, whichever is longer. Their CPU time becomes that of {FUSED_LAUNCHES[0]} launches forward and
+{FUSED_LAUNCHES[1]} backward.
 """,
     wrong="""
 A mask that is not causal (padding within the batch) is passed on as a tensor, and the kernel does twice the work.

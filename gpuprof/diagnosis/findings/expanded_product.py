@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -46,18 +47,19 @@ up, and keeps them for the backward pass: as many bytes as a matrix multiplicati
 speed. The same holds for all pairwise distances, `((x[:, None] - y[None]) ** 2).sum(-1)`. `torch.einsum`, `@` or
 `torch.cdist` never create that tensor.
 """,
-    detected="""
-A product whose result has 8 times the elements of either operand or more (by their shapes), summed up by the next op
-on it; or a difference that is squared and summed up. With their backward pass they must take at least 3 % of the
-GPU's time. Not detected without shapes.
+    detected=f"""
+A product whose result has {EXPANDS_TIMES} times the elements of either operand or more (by their shapes), summed up by
+the next op on it; or a difference that is squared and summed up. With their backward pass they must take at least
+{percent(LEAST_PRODUCT_SHARE)} % of the GPU's time. Not detected without shapes.
 """,
-    gain="""
-The ops and their backward pass become one matrix multiplication forward and two backward, each 1.5 times (1 to 4,
-assumed) its time at the GPU's rate for this type, and at least 10 µs.
+    gain=f"""
+The ops and their backward pass become one matrix multiplication forward and two backward, each
+{calibrated.EXPANDED_LEFT.value:g} times ({calibrated.EXPANDED_LEFT.low:g} to {calibrated.EXPANDED_LEFT.high:g},
+assumed) its time at the GPU's rate for this type, and at least {us(SHORTEST_NS)} µs.
 """,
-    wrong="""
+    wrong=f"""
 Distances by a matrix multiplication round differently where two points are close to each other. Where something else
-also uses the expanded tensor, it is needed: the probability is 80 % (assumed).
+also uses the expanded tensor, it is needed: the probability is {percent(calibrated.EXPANDED_ODDS.value)} % (assumed).
 """,
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import experts as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -49,12 +50,14 @@ In the forward pass, a sequence of ops that repeats at least four times and ends
 `where`, `index`) in each repetition. The start of a layer's first repetition is inferred from the length of the
 others. Names of models or modules are not used.
 """,
-    gain="""
-Per layer, the CPU time of the loop becomes that of about 33 launches forward and 44 backward, each as long as the
-other launches of this recording, or as the loop's own if those are shorter; its waits are removed. The experts'
-matrix multiplications become grouped ones with the same FLOPs at 80 % of the tensor ceiling, or at 48 % of the memory
-ceiling for reading the weights of all experts that were hit, whichever is longer. Elementwise work runs once over all
-rows; sorting, masking and combining the rows is added. 4-bit experts are still dequantised.
+    gain=f"""
+Per layer, the CPU time of the loop becomes that of about {calibrated.FORWARD_LAUNCHES.value} launches forward and
+{calibrated.BACKWARD_LAUNCHES.value} backward, each as long as the other launches of this recording, or as the loop's
+own if those are shorter; its waits are removed. The experts' matrix multiplications become grouped ones with the same
+FLOPs at {percent(calibrated.TENSOR_SHARE.value)} % of the tensor ceiling, or at
+{percent(calibrated.MEMORY_SHARE.value)} % of the memory ceiling for reading the weights of all experts that were hit,
+whichever is longer. Elementwise work runs once over all rows; sorting, masking and combining the rows is added. 4-bit
+experts are still dequantised.
 """,
     wrong="""
 Grouped GEMM needs the experts' weights in one tensor; there may be no such path for quantised experts. If only a few

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -43,16 +44,17 @@ same time. Communication that does not overlap is exposed and lengthens the step
 only at the end of the backward pass, weights that are requested only when they are needed, gradients that are
 exchanged after every micro-step of an accumulation.
 """,
-    detected="""
-In the replayed step, the time in which a collective transfers data and no kernel runs, at least 3 % of the step.
-Waiting for a late peer is not transfer: that is covered by comparing the ranks. All-reduces in more than one backward
-pass of a step are counted separately.
+    detected=f"""
+In the replayed step, the time in which a collective transfers data and no kernel runs, at least {percent(WORTH_SHARE)}
+% of the step. Waiting for a late peer is not transfer: that is covered by comparing the ranks. All-reduces in more than
+one backward pass of a step are counted separately.
 """,
-    gain="""
-60 % of the exposed transfers are hidden behind computation (25 to 85 %), and 40 % of the hidden time comes back as
-longer kernels (20 % to all of it), because transfers take SMs, bandwidth and power from the kernels they overlap
-with. Where only the last micro-step has to exchange gradients (`no_sync`), the other collectives are removed from the
-graph.
+    gain=f"""
+{percent(calibrated.HIDDEN.value)} % of the exposed transfers are hidden behind computation
+({percent(calibrated.HIDDEN.low)} to {percent(calibrated.HIDDEN.high)} %), and {percent(calibrated.GIVEN_BACK.value)} %
+of the hidden time comes back as longer kernels ({percent(calibrated.GIVEN_BACK.low)} % to all of it), because transfers
+take SMs, bandwidth and power from the kernels they overlap with. Where only the last micro-step has to exchange
+gradients (`no_sync`), the other collectives are removed from the graph.
 """,
     wrong="""
 From the recording of one rank the transfer time is known only roughly. If the network is saturated, overlapping does

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import precision as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import type_in_kernel_name
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -36,14 +37,15 @@ A tensor made from a NumPy array or by `.double()` has 64 bits per value, and so
 That is twice the memory traffic of fp32, four times that of bf16, on units that most GPUs have few of (a 64th of the
 fp32 rate on consumer cards). fp32 is wide enough for norms, losses and rotary embeddings.
 """,
-    detected="""
-Kernels whose names mention `double` first, other than copies between CPU and GPU, if they take at least 2 % of the
-GPU's time.
+    detected=f"""
+Kernels whose names mention `double` first, other than copies between CPU and GPU, if they take at least
+{percent(LEAST_KERNEL_SHARE)} % of the GPU's time.
 """,
-    gain="""
-Memory-bound kernels take 0.55 (0.45 to 0.75, assumed) of their time in fp32: half the bytes, but casts to and from 16
-bits keep more. None gets shorter than the shortest kernels of its kind. Matrix multiplications speed up by the ratio
-of the GPU's fp32 and fp64 rates where both are known, otherwise by 2.
+    gain=f"""
+Memory-bound kernels take {calibrated.FP64_LEFT.value:g} ({calibrated.FP64_LEFT.low:g} to {calibrated.FP64_LEFT.high:g},
+assumed) of their time in fp32: half the bytes, but casts to and from 16 bits keep more. None gets shorter than the
+shortest kernels of its kind. Matrix multiplications speed up by the ratio of the GPU's fp32 and fp64 rates where both
+are known, otherwise by 2.
 """,
     wrong="""
 Sums over very many values, and what is compared with a reference in fp64, may need it: compare the loss of a short run.

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as kernel_times
 from gpuprof.calibration import precision as calibrated
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.costs.fp8 import (
     DELAYED,
     DIMENSION_MULTIPLE,
@@ -64,13 +65,16 @@ FP8. At least half of the layers must train their weights: adapters are too smal
 (forward, gradient of the input, gradient of the weight) are inferred from the shapes. The output layer over a
 vocabulary (30,000 columns or more) stays as it is, and so do layers whose sizes are not multiples of 16.
 """,
-    gain="""
-Each matrix multiplication takes 4 µs plus 0.56 (0.5 to 0.68) of the rest of its time; each cast kernel moves its
-bytes at 82 % (50 to 95 %) of the memory bandwidth, in at least 2 µs; each added launch costs the CPU 0.7 (0.4 to 1.2)
-times a launch of this step's compiled code. Row-wise scales: 0.65, and 32 % of the bandwidth. The figures come from
+    gain=f"""
+Each matrix multiplication takes {us(kernel_times.MATMUL_ADDED_NS.value)} µs plus {calibrated.RATIO.value:g}
+({calibrated.RATIO.low:g} to {calibrated.RATIO.high:g}) of the rest of its time; each cast kernel moves its bytes at
+{percent(calibrated.CAST.value)} % ({percent(calibrated.CAST.low)} to {percent(calibrated.CAST.high)} %) of the memory
+bandwidth, in at least {us(calibrated.KERNEL_NS.value)} µs; each added launch costs the CPU {calibrated.LAUNCH.value:g}
+({calibrated.LAUNCH.low:g} to {calibrated.LAUNCH.high:g}) times a launch of this step's compiled code. Row-wise scales:
+{calibrated.RATIO_ROWS.value:g}, and {percent(calibrated.CAST_ROWS.value)} % of the bandwidth. The figures come from
 torchao's published H100 results and from one program on an H200, and are checked on others (docs/accuracy.md). Layers
-that multiply the same input cast it once. MXFP8 on Blackwell is projected from rates and bytes, and marked as such:
-it was not measured.
+that multiply the same input cast it once. MXFP8 on Blackwell is projected from rates and bytes, and marked as such: it
+was not measured.
 """,
     wrong="""
 FP8 needs torch.compile: casts that are not fused take several times as long. Compare the losses: values round to 3

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -47,16 +48,16 @@ The VAE and the text encoders of a diffusion model, the reference model of DPO, 
 step, no gradient flows through them, and their weights never change. Their output for a sample is the same in every
 epoch. It can be computed once and stored: latents, text embeddings, log-probabilities.
 """,
-    detected="""
-Whole modules that run forward but not backward in every recorded step and take at least 5 % of the step on the GPU or
-the CPU. Modules are distinguished by their Python frames, or by the range that `gpuprof trace` puts around the
-trained model. Frozen layers of the trained model itself do not count, nor does generating text.
+    detected=f"""
+Whole modules that run forward but not backward in every recorded step and take at least {percent(LEAST_PASS_SHARE)} %
+of the step on the GPU or the CPU. Modules are distinguished by their Python frames, or by the range that `gpuprof
+trace` puts around the trained model. Frozen layers of the trained model itself do not count, nor does generating text.
 """,
-    gain="""
-The passes are removed from the step. If a run reports its steps and the length of its data, computing the outputs
-once is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' CPU time stays,
-for reading what was stored. Where the run does not report how often its samples recur, it is likely, not certain,
-that they do (0.6, assumed): the fix is listed under *Worth trying*.
+    gain=f"""
+The passes are removed from the step. If a run reports its steps and the length of its data, computing the outputs once
+is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' CPU time stays, for
+reading what was stored. Where the run does not report how often its samples recur, it is likely, not certain, that they
+do ({calibrated.SEEN_AGAIN.value:g}, assumed): the fix is listed under *Worth trying*.
 """,
     wrong="""
 With random augmentation (crops, flips, colours) or dropout in the frozen module, each epoch sees other inputs: store

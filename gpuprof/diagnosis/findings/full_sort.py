@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import element_bytes, format_of
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -46,16 +47,17 @@ throws away all but the first k. `torch.topk(x, k)` finds them in a few passes t
 A sort takes as many passes as its values have digits: 16-bit values that are cast to fp32 first need twice as many, for
 the same order.
 """,
-    detected="""
-`aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least 2 %
-of the GPU's time. Or: such time in radix sorts of fp32 values that the op before cast from bf16 or fp16. Not detected
-without shapes and types.
+    detected=f"""
+`aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least
+{percent(LEAST_SORT_SHARE)} % of the GPU's time. Or: such time in radix sorts of fp32 values that the op before cast
+from bf16 or fp16. Not detected without shapes and types.
 """,
-    gain="""
-The sort's kernels take as long as reading its input 6 times (3 to 16, assumed) at the memory ceiling, and never longer
+    gain=f"""
+The sort's kernels take as long as reading its input {calibrated.TOPK_PASSES.value:g} times
+({calibrated.TOPK_PASSES.low:g} to {calibrated.TOPK_PASSES.high:g}, assumed) at the memory ceiling, and never longer
 than now. The order within the k values is the same; that of equal values may differ. Sorted in 16 bits: the cast is
-gone, and the radix sort's kernels take 0.42 times as long (0.33 to 0.6, assumed): half the passes, each of which moves
-10 bytes a value rather than 12.
+gone, and the radix sort's kernels take {calibrated.SORT_16_BITS.value:g} times as long ({calibrated.SORT_16_BITS.low:g}
+to {calibrated.SORT_16_BITS.high:g}, assumed): half the passes, each of which moves 10 bytes a value rather than 12.
 """,
     wrong="""
 If the rest of the sorted row is used later (a cumulative sum for top-p sampling), it has to be sorted. Very short rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -75,20 +76,21 @@ embedding, SwiGLU and the loss over a large vocabulary are similar. Each of thes
 activation and writes another. They do hardly any arithmetic, so memory traffic determines their time. Libraries of
 fused kernels (Liger, unsloth) use one kernel per pass for each such sequence.
 """,
-    detected="""
+    detected=f"""
 Sequences of forward ops: a mean and `rsqrt` with the multiplications that follow, or `sqrt` and a division; `neg` and
 `cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
-result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the
-GPU's time. Where a faster CPU gains more than a faster GPU, only the removed launches gain time: the fix is then
-listed under *Worth trying*.
+result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least
+{percent(WORTH_SHARE)} % of the GPU's time. Where a faster CPU gains more than a faster GPU, only the removed launches
+gain time: the fix is then listed under *Worth trying*.
 """,
-    gain="""
-Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
-that moves the activation as often as such a kernel must, at 65 % of the memory ceiling; a norm's backward takes as
-long as 8.5 passes (3.5 to 12). A fused call is a Python function in both passes, and in each costs the CPU as much as
-six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms, rotary
-embedding, gates and loss those are proposed that gain alone.
+    gain=f"""
+Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) that
+moves the activation as often as such a kernel must, at {percent(calibrated.FUSED_MEMORY.value)} % of the memory
+ceiling; a norm's backward takes as long as {calibrated.NORM_BACKWARD.value:g} passes ({calibrated.NORM_BACKWARD.low:g}
+to {calibrated.NORM_BACKWARD.high:g}). A fused call is a Python function in both passes, and in each costs the CPU as
+much as six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms,
+rotary embedding, gates and loss those are proposed that gain alone.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves

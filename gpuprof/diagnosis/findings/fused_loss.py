@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
@@ -36,13 +37,14 @@ gradient of the output layer: with a small model and a large vocabulary it takes
 A cross entropy over at least 1,000 classes, whose logits, in both formats and with their gradient, take 1 GiB or more,
 and the output layer's matmuls, by their shapes.
 """,
-    gain="""
+    gain=f"""
 Liger takes vocabulary / hidden size as the number of chunks, with rows in powers of two. Per chunk there are two
-matmuls (three where the layer is trained) as fast as recorded ones of their size, three passes over the chunk's
-logits at 65 % of the memory ceiling, and 4 bytes of traffic (2 to 14) for each trained weight of the layer. It is
-advised only where that takes less than the kernels it replaces. With a trained layer of 896 × 151,936 and 4,096
-tokens that is 128 chunks of 32 rows: 50 ms on an H200, compared with 12 ms unfused. `gpuprof memory` says what it
-saves.
+matmuls (three where the layer is trained) as fast as recorded ones of their size, three passes over the chunk's logits
+at 65 % of the memory ceiling, and {kernels_calibrated.LIGER_GRADIENT_BYTES.value:g} bytes of traffic
+({kernels_calibrated.LIGER_GRADIENT_BYTES.low:g} to {kernels_calibrated.LIGER_GRADIENT_BYTES.high:g}) for each trained
+weight of the layer. It is advised only where that takes less than the kernels it replaces. With a trained layer of 896
+× 151,936 and 4,096 tokens that is 128 chunks of 32 rows: 50 ms on an H200, compared with 12 ms unfused. `gpuprof
+memory` says what it saves.
 """,
     wrong="""
 Other versions of Liger, and other libraries, choose other chunks. `use_liger_kernel=True` brings this loss along with

@@ -27,7 +27,9 @@ from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import PAUSES, VARIATION
 from gpuprof.replay.transform import removed, without_waits
+from gpuprof.replay.variation import variation_left
 from gpuprof.tracefile.run_folder.compiler import GraphBreak
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
@@ -60,19 +62,23 @@ same reason. A break inside a loop makes Dynamo give up on the whole function; w
 all, the gain is that of compiling the model (see `compile`). `gpuprof diagnose --json` lists all breaks, failed
 guards and CUDA graph skips under `run.compiler`.
 """,
-    gain="""
+    gain=f"""
 By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
-between and of setting up the second graph, forward and backward, a part stays; entering its generated code, with the
-kernels that are then fused across the break, costs 3.5 launches of such code (1.5 to 4.5) in each pass; GPU work
-launched in between is fused into its neighbours (not in the worst case). Where forward passes call different numbers
-of graphs, a branch leaves some out, and all of the compiled work grows to that of the longest recorded pass: one graph
-has no branches. With CUDA graphs the CPU no longer launches
-the kernels of the joined graphs.
+between, of setting up the second graph, forward and backward, and of what the graphs around the break compute on the
+CPU with values that they waited for, a part stays; entering its generated code, with the kernels that are then fused
+across the break, costs {calibrated.ENTERED.value:g} launches of such code ({calibrated.ENTERED.low:g} to
+{calibrated.ENTERED.high:g}) in each pass; GPU work launched in between is fused into its neighbours (not in the worst
+case). Where forward passes call different numbers of graphs, a branch leaves some out, and all of the compiled work
+grows to that of the longest recorded pass: one graph has no branches. Where the CPU does far more in some recorded
+steps than in the middle one (threads of a NumPy function that wait for one another on a busy machine), the mean step's
+variation and pauses shrink as that shrinks. With CUDA graphs the CPU no longer launches the kernels of the joined
+graphs.
 
 A model of many small graphs can be slower than the same model not compiled. That is priced, too: calls of compiled
 graphs and Dynamo's work around them are replaced by the ops that Dynamo counted in those graphs, each of which takes
 the CPU 2.8 times as long in the forward and backward pass together as a matrix multiplication (1.9 to 3.9, measured);
-generated kernels are replaced by ones that take 4 times as long (2 to 8).
+generated kernels are replaced by ones that take {calibrated.EAGER_GPU.value:g} times as long
+({calibrated.EAGER_GPU.low:g} to {calibrated.EAGER_GPU.high:g}).
 """,
     wrong="""
 A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the
@@ -118,8 +124,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if more > 1:
         evidence += (Evidence(f"forward passes call {calls.min():,} to {calls.max():,} graphs; {ALWAYS}"),)
     fix = _fix([one.broken for one in found])
-    joined = [join(found) for join in joining]
+    joined, graph = [join(found) for join in joining], case.graph
     yield from _not_compiled(case, evidence)
+    left = variation_left(graph, joined[1](graph))
+    steadier = {VARIATION: left, PAUSES: left} if left < 1 else {}
     yield Proposal(
         title="no graph breaks",
         evidence=evidence,
@@ -127,10 +135,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=joined[1],
         best=joined[0],
         worst=joined[2],
+        lumps=steadier,
         claims=("value_waits",) if any(one.waits.any() for one in found) else (),
         key="joined",
     )
-    graph = case.graph
     host = generated & (graph.lane >= 0) & ~graph.waits
     if shapes_vary(case) or not host.any():
         return
@@ -149,6 +157,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=with_graphs(1),
         best=with_graphs(0),
         worst=with_graphs(2),
+        lumps=steadier,
         needs="nothing breaks the graphs any more",
         odds=calibrated.CAPTURABLE.value,
         parts=("no graph breaks", "CUDA graphs"),

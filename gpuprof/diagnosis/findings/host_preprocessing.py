@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
@@ -59,21 +60,23 @@ that the CPU generates and then copies also belong on the GPU. Where a DataLoade
 workers or in the training process can also be done once and cached, instead of decoding a picture or tokenising a
 text in each epoch.
 """,
-    detected="""
+    detected=f"""
 Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
 Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that load
-data outside a DataLoader, if they take at least 5 % of the step. Random numbers: ops such as `aten::randn` that launch
-nothing, outside a DataLoader; they belong to the preparation of samples where other work takes 30 % or more of it
-(augmented samples). Samples prepared once: the training waits for its workers, or prepares batches itself, for at least
-5 % of the step. What the CPU computes from the model's outputs does not count (see `offload`), nor do tables that it
-computes at each call (see `rebuilt_constants`).
+data outside a DataLoader, if they take at least {percent(LEAST_PREPARING_SHARE)} % of the step. Random numbers: ops
+such as `aten::randn` that launch nothing, outside a DataLoader; they belong to the preparation of samples where other
+work takes 30 % or more of it (augmented samples). Samples prepared once: the training waits for its workers, or
+prepares batches itself, for at least {percent(LEAST_PREPARING_SHARE)} % of the step. What the CPU computes from the
+model's outputs does not count (see `offload`), nor do tables that it computes at each call (see `rebuilt_constants`).
 """,
-    gain="""
-5 % (1 to 20 %) of that time is left, for fetching what was prepared. The step is never shorter than what the workers
-take: 1.25 times the present time divided by their number. An op that makes random numbers becomes one launch (8 to 60
-µs, assumed); the prediction keeps the copy to the GPU, although it is no longer needed. Preparing samples once leaves
-0.4 (0.15 to 0.9) of the time for a batch (assumed). It is likely, not certain, that this is possible (0.7, assumed):
-it is listed under *Worth trying*.
+    gain=f"""
+{percent(LEFT_SHARE[1])} % ({percent(LEFT_SHARE[0])} to {percent(LEFT_SHARE[2])} %) of that time is left, for fetching
+what was prepared. The step is never shorter than what the workers take: {WORKER_SLOWER:g} times the present time
+divided by their number. An op that makes random numbers becomes one launch ({us(calibrated.RANDOM_LAUNCH_NS.low)} to
+{us(calibrated.RANDOM_LAUNCH_NS.high)} µs, assumed); the prediction keeps the copy to the GPU, although it is no longer
+needed. Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g} ({calibrated.PREPARED_ONCE.low:g} to
+{calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). It is likely, not certain, that this is possible
+({calibrated.ONCE_ODDS.value:g}, assumed): it is listed under *Worth trying*.
 """,
     wrong="""
 A single request still waits for its own preparation: the gain is in throughput. Without recorded Python stacks,

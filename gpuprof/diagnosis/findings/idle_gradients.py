@@ -41,11 +41,11 @@ The recorder compares the model's parameters with those of all optimizers that h
 that are in none of them must be at least a fifth of all with one. Not detected for sharded or flattened weights,
 whose optimizers hold other tensors.
 """,
-    gain="""
-The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's
-order), and so are weight gradients in the layers above: half of the time of a matrix multiplication's backward pass.
-At best 1.1 times that, at worst 0.6 times (assumed). Memory for gradients and activations is freed, which is not
-counted.
+    gain=f"""
+The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's order),
+and so are weight gradients in the layers above: half of the time of a matrix multiplication's backward pass. At best
+{calibrated.IDLE_PART.high:g} times that, at worst {calibrated.IDLE_PART.low:g} times (assumed). Memory for gradients
+and activations is freed, which is not counted.
 """,
     wrong="""
 Gradients that the program reads itself (saliency, a penalty on them, an optimizer of its own that has no `step()` of

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
+from gpuprof.calibration.quoted import more, ms
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -49,15 +50,16 @@ batch inside the workers and compares what they deliver with the step time when 
 without a run shows by the iterator's name whether there are workers, but not how many: twice the number is advised
 then.
 """,
-    gain="""
-CPU time in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
-and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers (each
-1.3 times slower than the training process, because they share its machine), nor shorter than the CPU time of the
-batches and of the training divided by the CPU cores. No more workers are advised than there are cores. Where workers
-are already used and their throughput is known, the mean step is that of a bounded queue with the proposed number of
-workers, each slowed down if there are more workers than CPU cores; at worst the training process's own CPU time grows
-by a fifth. Waits that throughput does not explain, as at the start of an epoch, stay. Without a run the cost of the
-input is estimated from what the workers deliver: one batch per worker and step.
+    gain=f"""
+CPU time in the data phase shrinks to what the training process still has to do for a prepared batch
+({ms(calibrated.FETCH_NS.low)} to {ms(calibrated.FETCH_NS.high)} ms), and the step is replayed. The step cannot become
+shorter than the input's time divided by the number of workers (each {calibrated.SLOWER_BESIDE_OTHERS.value:g} times
+slower than the training process, because they share its machine), nor shorter than the CPU time of the batches and of
+the training divided by the CPU cores. No more workers are advised than there are cores. Where workers are already used
+and their throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed
+down if there are more workers than CPU cores; at worst the training process's own CPU time grows by
+{more(calibrated.CROWDED.value)} %. Waits that throughput does not explain, as at the start of an epoch, stay. Without a
+run the cost of the input is estimated from what the workers deliver: one batch per worker and step.
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An

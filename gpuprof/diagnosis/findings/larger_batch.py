@@ -43,13 +43,13 @@ PAGE = Page(
 Launching a kernel takes the CPU the same time whatever the kernel's size, and a small kernel takes the GPU the same
 time until it fills the chip. A step limited by either processes twice the tokens in nearly the same time.
 """,
-    detected="""
+    detected=f"""
 The step is replayed with its kernels scaled to 2, 4 and 8 times the tokens. The factor proposed is the largest that
 fits in 90 % of the GPU's memory and whose last doubling still gains 20 % in tokens per second. Where a run does not
-report its memory, a fit is likely, not certain (0.95, assumed). A factor that does not fit is proposed after a change
-that frees memory, as a chain (0.7, assumed).
+report its memory, a fit is likely, not certain ({calibrated.ROOM_ODDS.value:g}, assumed). A factor that does not fit is
+proposed after a change that frees memory, as a chain ({calibrated.FREED_ODDS.value:g}, assumed).
 """,
-    gain="""
+    gain=f"""
 In forward, backward and recomputation the arithmetic and the traffic of each kernel grow with the tokens, except for
 reading the weights of matrix multiplications. A kernel that does not fill the chip takes no longer until it does; one
 limited by reading weights takes no longer until its arithmetic does. Work done once per weight stays the same (the
@@ -59,10 +59,11 @@ batches are padded and their lengths differ, a larger batch is padded to a longe
 longest of 4 timed batches. New lengths, which have to be planned or compiled, become rarer accordingly. In the chain
 the backward passes recompute the forward passes (except in the best case). CPU work stays the same, except where
 attention is called for one sample after another (no padding, and an attention without variable lengths): each
-additional sample then costs 0.5 to 1 times a recorded call, and except where a model is called on one row after another
-that the CPU copies (`python_loop`): those calls grow with the samples. Collectives that exchange tokens between ranks
-grow, too. One rank's recording does not show how much of them is waiting for another rank, nor why that rank is late:
-in the worst case all of it is data transfer, and waits in other collectives grow with the batch.
+additional sample then costs {calibrated.ROUND.low:g} to {calibrated.ROUND.high:g} times a recorded call, and except
+where a model is called on one row after another that the CPU copies (`python_loop`): those calls grow with the samples.
+Collectives that exchange tokens between ranks grow, too. One rank's recording does not show how much of them is waiting
+for another rank, nor why that rank is late: in the worst case all of it is data transfer, and waits in other
+collectives grow with the batch.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.formulas.attention import is_backward, is_causal
 from gpuprof.diagnosis.detect.attention.masked_scores import arguments_of, masked_kernels, useful_share
@@ -48,22 +49,27 @@ variable lengths), or a description of the blocks (FlexAttention), skip them.
 
 A mask that hides nothing still costs: its values are loaded and added to all scores, and the fastest kernels take none.
 """,
-    detected="""
-The recorder reads masks, positions and lengths of batches while they lie in host memory, and counts the pairs of
-tokens within one document. If these are less than 60 % of all pairs of a row, and attention runs in kernels over
-whole rows that take a mask, not lengths, the rest is wasted. Not detected where batches were not recorded, as with
-Nsight Systems or torch.profiler alone. A mask that may hide nothing: `scaled_dot_product_attention` gets one over all
-pairs of at least 256 tokens, the same for all heads, and no token of the batches is padding; or the batches bring no
-mask, and all have the same number of tokens. Not in models of transformers, which leaves such masks out itself. A mask
-that may hide later positions alone: one over all pairs of at least 256 tokens that is the same for all samples and
-heads. Documents packed without any mark attend to each other, which is taken as intended.
+    detected=f"""
+The recorder reads masks, positions and lengths of batches while they lie in host memory, and counts the pairs of tokens
+within one document. If these are less than {percent(MOST_USEFUL)} % of all pairs of a row, and attention runs in
+kernels over whole rows that take a mask, not lengths, the rest is wasted. Not detected where batches were not recorded,
+as with Nsight Systems or torch.profiler alone. A mask that may hide nothing: `scaled_dot_product_attention` gets one
+over all pairs of at least 256 tokens, the same for all heads, and no token of the batches is padding; or the batches
+bring no mask, and all have the same number of tokens. Not in models of transformers, which leaves such masks out
+itself. A mask that may hide later positions alone: one over all pairs of at least 256 tokens that is the same for all
+samples and heads. Documents packed without any mark attend to each other, which is taken as intended.
 """,
-    gain="""
-Each attention kernel takes the time of its useful scores at 42 % of the tensor ceiling forward and 36 % backward (25 to
-60 % and 20 to 55 %), and never longer than now. Where each token sees only those before it, half of a document's pairs
-are useful. Without a mask, each kernel takes 0.7 (0.55 to 0.9, assumed) of its time. A probability of 0.65 that the
-mask hides nothing, 0.85 if the batches' own mask keeps all tokens, is assumed. With `is_causal=True` half of its time
-(0.35 to 0.85) is left; the probability that the mask says no more than that is 0.75 (assumed).
+    gain=f"""
+Each attention kernel takes the time of its useful scores at {percent(calibrated.ATTENTION_FORWARD.value)} % of the
+tensor ceiling forward and {percent(calibrated.ATTENTION_BACKWARD.value)} % backward
+({percent(calibrated.ATTENTION_FORWARD.low)} to {percent(calibrated.ATTENTION_FORWARD.high)} % and
+{percent(calibrated.ATTENTION_BACKWARD.low)} to {percent(calibrated.ATTENTION_BACKWARD.high)} %), and never longer than
+now. Where each token sees only those before it, half of a document's pairs are useful. Without a mask, each kernel
+takes {calibrated.UNMASKED_LEFT.value:g} ({calibrated.UNMASKED_LEFT.low:g} to {calibrated.UNMASKED_LEFT.high:g},
+assumed) of its time. A probability of {calibrated.NEEDLESS_MASK_ODDS.value:g} that the mask hides nothing,
+{calibrated.NEEDLESS_MASK_SEEN.value:g} if the batches' own mask keeps all tokens, is assumed. With `is_causal=True`
+{calibrated.CAUSAL_LEFT.value:g} of its time ({calibrated.CAUSAL_LEFT.low:g} to {calibrated.CAUSAL_LEFT.high:g}) is
+left; the probability that the mask says no more than that is {calibrated.CAUSAL_MASK_ODDS.value:g} (assumed).
 """,
     wrong="""
 A mask that the model makes from something else (windows, blocks, prefixes) is needed: print `mask.min()` and

@@ -81,15 +81,15 @@ by op: each saved tensor of torch's backward formulas once. A change acts on its
 moments that are left. Time: the recorded step is replayed with the change. docs/memory_changes.md compares predicted
 peaks with measured ones.
 """,
-    wrong="""
+    wrong=f"""
 What layers keep is not counted for functions of their own (Unsloth, Liger), experts, compiled models, and dropout
-inside a model that is trained whole: then nothing is said about removing checkpointing. The time of expandable
-segments is not in a recording, and is not estimated. The time of paging and of an optimizer on the CPU is not in it
-either: it comes from published measurements and the GPU's link, and its interval is wide, as are those of activations
-on the CPU, which may move next to the GPU's work or after it, and of a chunked or fused loss, whose share of the
-recorded loss's kernels is assumed. Paged optimizers are offered where tensors are large
-enough for bitsandbytes to page their state (100,000 parameters), so not for small adapters. The largest batch assumes
-that passes of the run differ as the recorded ones do.
+inside a model that is trained whole: then nothing is said about removing checkpointing. The time of expandable segments
+is not in a recording, and is not estimated. The time of paging and of an optimizer on the CPU is not in it either: it
+comes from published measurements and the GPU's link, and its interval is wide, as are those of activations on the CPU,
+which may move next to the GPU's work or after it, and of a chunked or fused loss, whose share of the recorded loss's
+kernels is assumed. Paged optimizers are offered where tensors are large enough for bitsandbytes to page their state
+({LEAST_PAGED:,} parameters), so not for small adapters. The largest batch assumes that passes of the run differ as the
+recorded ones do.
 """,
 )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.declared.ledger_part import Part
@@ -60,14 +61,15 @@ While it records, `gpuprof trace` reads the log messages and warnings of librari
 slow path and an implementation or kernel (at most 20, of 300 characters, secrets masked). Modules whose code calls
 the function named in a warning get their own ranges in the recording.
 """,
-    gain="""
+    gain=f"""
 The note gives the share of GPU and CPU time that these modules take, without their linear layers, and the step time
-without that work (by replay): a kernel cannot gain more. The predicted gain is that of a kernel that takes a quarter
-of their time (8 to 50 %, assumed), because a kernel that does not run cannot be timed; it is listed under *Worth
-trying*, with a probability of 0.75 (assumed) that the package installs and supports what runs here. Depthwise
-convolutions over two to four tokens (Mamba, gated delta rules) are predicted from their shapes, even without a
-warning: one kernel of causal-conv1d per pass, with the SiLU after it, which reads and writes the activation once
-forward, and reads two and writes one backward, at 65 % of the memory ceiling.
+without that work (by replay): a kernel cannot gain more. The predicted gain is that of a kernel that takes
+{percent(calibrated.REFERENCE_LEFT.value)} % of their time ({percent(calibrated.REFERENCE_LEFT.low)} to
+{percent(calibrated.REFERENCE_LEFT.high)} %, assumed), because a kernel that does not run cannot be timed; it is listed
+under *Worth trying*, with a probability of {calibrated.KERNEL_ODDS.value:g} (assumed) that the package installs and
+supports what runs here. Depthwise convolutions over two to four tokens (Mamba, gated delta rules) are predicted from
+their shapes, even without a warning: one kernel of causal-conv1d per pass, with the SiLU after it, which reads and
+writes the activation once forward, and reads two and writes one backward, at 65 % of the memory ceiling.
 """,
     wrong="""
 A kernel still takes some time, so the gain is less than the note's figure. Some kernels do not support every GPU,
@@ -109,15 +111,17 @@ def _share(program: Program, case: Analysis | None) -> str:
     ]
     then = min(case.step_of(removed(graph, nodes)), case.step_ns)
     likely = [
-        case.stated(min(case.step_of(scaled(graph, nodes, left)), case.step_ns)) for left in calibrated.LEFT.rising
+        case.stated(min(case.step_of(scaled(graph, nodes, left)), case.step_ns))
+        for left in calibrated.REFERENCE_LEFT.rising
     ]
     less = 100 * (1 - then / case.step_ns) if case.step_ns else 0.0
     count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
         f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work it would take"
-        f" {duration(case.stated(then))} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes a"
-        f" quarter of their time (8 to 50 %, assumed), the {case.unit} takes {duration(likely[1])}"
+        f" {duration(case.stated(then))} of {case.usual_step}. So a kernel gains up to {less:,.0f} %; if it takes"
+        f" {percent(calibrated.REFERENCE_LEFT.value)} % of their time ({percent(calibrated.REFERENCE_LEFT.low)} to"
+        f" {percent(calibrated.REFERENCE_LEFT.high)} %, assumed), the {case.unit} takes {duration(likely[1])}"
         f" ({duration(likely[0])} to {duration(likely[2])})."
     )
 
@@ -139,7 +143,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     def to(left: float) -> Change:
         return lambda graph: scaled(graph, nodes, left)
 
-    best, likely, worst = calibrated.LEFT.rising
+    best, likely, worst = calibrated.REFERENCE_LEFT.rising
     yield Proposal(
         title="the package with the missing kernel",
         evidence=(Evidence(text), *([Evidence(f"“{said}”")] if said else [])),
@@ -210,7 +214,7 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     nodes = modules_nodes(case, names)
     if nodes is None or not nodes.any():
         return
-    left = calibrated.LEFT.value
+    left = calibrated.REFERENCE_LEFT.value
     yield Part(
         kind="gpu",
         what=f"a reference implementation in {', '.join(names[:MOST_SHOWN])}",

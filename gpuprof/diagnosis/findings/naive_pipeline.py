@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import batch as calibrated
+from gpuprof.calibration.quoted import more
 from gpuprof.costs import hardware
 from gpuprof.diagnosis.detect.batches.batch_scaling import USABLE_MEMORY
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -38,11 +39,11 @@ of them together are no faster than one.
 Two or more GPUs of one process, each busy for at least a tenth of the time that any GPU is, with on average fewer
 than 1.2 busy at once: a pipeline that splits its batch in only two has 1.33.
 """,
-    gain="""
+    gain=f"""
 One process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and N
-times the work for N GPUs. The exchange of gradients (four bytes per trainable parameter over the link between the
-GPUs) widens the interval. If the memory peaks of all GPUs together do not fit into one, the model has to be sharded
-(FSDP); gathering weights widens the interval by 15 %.
+times the work for N GPUs. The exchange of gradients (four bytes per trainable parameter over the link between the GPUs)
+widens the interval. If the memory peaks of all GPUs together do not fit into one, the model has to be sharded (FSDP);
+gathering weights widens the interval by {more(calibrated.SHARDED.value)} %.
 """,
     wrong="""
 If the GPUs have no fast link, sharding a large model costs more than predicted. For inference of one sequence at a

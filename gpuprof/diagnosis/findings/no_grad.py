@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
+from gpuprof.calibration.quoted import us
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -35,14 +36,15 @@ A teacher, a reference or reward model, or an evaluation in the middle of a step
 `torch.no_grad()`: autograd creates a node for each op and keeps its inputs until the outputs are freed. That mainly
 costs memory, often gigabytes, and some CPU time per op.
 """,
-    detected="""
+    detected=f"""
 Ops of the forward pass have numbers by which the backward pass finds them, and each op that autograd records uses one
-up. If 100 or more in a row are used up and no op of a recorded backward pass has any of them, they were recorded in
-vain. Forward passes after the last backward pass of the recording do not count.
+up. If {FEWEST_OPS} or more in a row are used up and no op of a recorded backward pass has any of them, they were
+recorded in vain. Forward passes after the last backward pass of the recording do not count.
 """,
-    gain="""
-Each of these ops takes 1.5 µs less CPU time (0.7 to 4, assumed), scaled by the CPU's speed as estimated from its
-shortest ops; GPU work stays. So a GPU-bound step gains only memory, and the recording does not show how much.
+    gain=f"""
+Each of these ops takes {us(calibrated.AUTOGRAD_NODE_NS.value)} µs less CPU time ({us(calibrated.AUTOGRAD_NODE_NS.low)}
+to {us(calibrated.AUTOGRAD_NODE_NS.high)}, assumed), scaled by the CPU's speed as estimated from its shortest ops; GPU
+work stays. So a GPU-bound step gains only memory, and the recording does not show how much.
 """,
     wrong="""
 Parts of a model that are trained only in other steps look the same. Outputs that are used without `detach()` in a

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import CODE
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -40,18 +41,21 @@ to that, as in a vocabulary of 50,257 tokens or a layer of 1,001 units, librarie
 by value and reach a fraction of the rate. The output layer is the largest matrix multiplication of a small model, so
 this alone can cost a fifth of a step.
 """,
-    detected="""
-16-bit matrix multiplications that take longer than 90 % of those of their size, where a dimension of the layer's
-weight is not a multiple of 8, if they exceed their usual time by at least 3 % of the step. Sizes of weights are read
-from the shapes of `aten::linear`, `aten::addmm` and `aten::embedding`; tokens of a batch may be any number.
+    detected=f"""
+16-bit matrix multiplications that take longer than 90 % of those of their size, where a dimension of the layer's weight
+is not a multiple of 8, if they exceed their usual time by at least {percent(LEAST_MATMUL_SHARE)} % of the step. Sizes
+of weights are read from the shapes of `aten::linear`, `aten::addmm` and `aten::embedding`; tokens of a batch may be any
+number.
 """,
-    gain="""
-These kernels take 1.05 times (1 to 2, assumed) what kernels of their size usually take. Loss and softmax over aligned
-rows get faster, too, which is not counted.
+    gain=f"""
+These kernels take {calibrated.ALIGNED_LEFT.value:g} times ({calibrated.ALIGNED_LEFT.low:g} to
+{calibrated.ALIGNED_LEFT.high:g}, assumed) what kernels of their size usually take. Loss and softmax over aligned rows
+get faster, too, which is not counted.
 """,
-    wrong="""
-Kernels may be slow for another reason (few blocks, an old library), so the probability is 85 % (assumed). The added
-rows of a vocabulary are never a label, but they take part in the softmax: their logits become small within a few steps.
+    wrong=f"""
+Kernels may be slow for another reason (few blocks, an old library), so the probability is
+{percent(calibrated.ALIGNED_ODDS.value)} % (assumed). The added rows of a vocabulary are never a label, but they take
+part in the softmax: their logits become small within a few steps.
 """,
 )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels
 from gpuprof.calibration import offload as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.around_copies import left_around
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
@@ -63,18 +64,21 @@ and takes a tenth of the step. An optimizer that is
 *paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or more. Advised only if
 the run's peak and what would have to stay on the GPU fit its memory.
 """,
-    gain="""
-The copies are removed, with the waits for them and the CPU work in them and in the ops around them that only copy.
-For an optimizer so are the long stretches of CPU time without a launch, and all of its own CPU time without one. Ops
-that compute on tensors in host memory are removed entirely; 15 % of the rest stays (0 to 40 %, assumed). A fused step
-on the GPU takes 28 bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op by op, a fused
-step there leaves 40 % of their time (25 to 70 %, assumed): one pass over what the ops go over one after another. From a
-loop over parameters, the Python and the small ops between them become what `optimizer` leaves of them on the GPU.
-Where hooks around each module copy weights or activations, what the CPU does between two kernels becomes what it
-usually is where nothing is copied in between (at worst 40 % of it stays, assumed). Hooks run around modules that have
-nothing to copy, too: next to copies it becomes what it is before the same op far from them. Where hooks empty the
-allocator's cache, allocation is removed as well. How long the CPU computes differs from one process to the next by a
-factor of 1.7 (assumed), or by the difference between timed and recorded steps of the run, if that is more.
+    gain=f"""
+The copies are removed, with the waits for them and the CPU work in them and in the ops around them that only copy. For
+an optimizer so are the long stretches of CPU time without a launch, and all of its own CPU time without one. Ops that
+compute on tensors in host memory are removed entirely; {percent(calibrated.STAYS.value)} % of the rest stays
+({percent(calibrated.STAYS.low)} to {percent(calibrated.STAYS.high)} %, assumed). A fused step on the GPU takes
+{calibrated.TRAFFIC_BYTES.value:g} bytes of traffic for each trained parameter. Where the optimizer runs on the CPU op
+by op, a fused step there leaves {percent(calibrated.FUSED_LEFT.value)} % of their time
+({percent(calibrated.FUSED_LEFT.low)} to {percent(calibrated.FUSED_LEFT.high)} %, assumed): one pass over what the ops
+go over one after another. From a loop over parameters, the Python and the small ops between them become what
+`optimizer` leaves of them on the GPU. Where hooks around each module copy weights or activations, what the CPU does
+between two kernels becomes what it usually is where nothing is copied in between (at worst
+{percent(calibrated.HOOKS_STAY.high)} % of it stays, assumed). Hooks run around modules that have nothing to copy, too:
+next to copies it becomes what it is before the same op far from them. Where hooks empty the allocator's cache,
+allocation is removed as well. How long the CPU computes differs from one process to the next by a factor of 1.7
+(assumed), or by the difference between timed and recorded steps of the run, if that is more.
 """,
     wrong="""
 Memory must suffice for the longest batch. Offloading is needed where other ranks have less memory, or the state of

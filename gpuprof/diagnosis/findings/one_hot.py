@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -54,18 +55,19 @@ multiplies all of it by the table, forward and for the table's gradient. `embedd
 tokens × classes several times. `cross_entropy(logits, labels, label_smoothing=...)` picks one value of each row and
 sums the row.
 """,
-    detected="""
-`aten::one_hot` whose result, at most cast or reshaped, enters a matrix multiplication over the classes, by the
-recorded shapes; forward and backward pass together take 2 % of the GPU's time at least. Or: `aten::one_hot`, or
-`aten::scatter_` with one column of indices, whose result, at most cast, scaled or shifted, is multiplied elementwise by
-a `log_softmax` of the same shape and then summed, or enters `kl_div` or a `cross_entropy` with distributions. Not where
-two such results are mixed.
+    detected=f"""
+`aten::one_hot` whose result, at most cast or reshaped, enters a matrix multiplication over the classes, by the recorded
+shapes; forward and backward pass together take {percent(LEAST_KERNEL_SHARE)} % of the GPU's time at least. Or:
+`aten::one_hot`, or `aten::scatter_` with one column of indices, whose result, at most cast, scaled or shifted, is
+multiplied elementwise by a `log_softmax` of the same shape and then summed, or enters `kl_div` or a `cross_entropy`
+with distributions. Not where two such results are mixed.
 """,
-    gain="""
+    gain=f"""
 The kernels of the vectors, the cast and the multiplication become the traffic of the rows that are read and written,
-those of their backward pass the traffic of a gradient of the table and of the rows, at 65 % of the memory ceiling (45
-to 85 %). In a loss, `log_softmax` and its backward pass stay; all else becomes one pass over fp32 values forward and
-three backward at the same rate.
+those of their backward pass the traffic of a gradient of the table and of the rows, at
+{percent(calibrated.FUSED_MEMORY.value)} % of the memory ceiling ({percent(calibrated.FUSED_MEMORY.low)} to
+{percent(calibrated.FUSED_MEMORY.high)} %). In a loss, `log_softmax` and its backward pass stay; all else becomes one
+pass over fp32 values forward and three backward at the same rate.
 """,
     wrong="""
 Soft labels, or vectors that are mixed before the multiplication, are not one-hot.

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import batch as batch_calibrated
 from gpuprof.calibration import padding as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.fewer_tokens import LEAST_PADDING, fewer_tokens
 from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -50,11 +51,13 @@ Tokens of all steps with and without padding, counted from the attention masks d
 may have batches of other lengths. At least 8 % must be padding. Recordings made without `gpuprof trace` do not
 contain this.
 """,
-    gain="""
-Packed to the present length, a step takes as long as now and processes 1 / (share of real tokens) times the samples,
-of which 97 % are assumed to fit (90 to 99 %). Without padding but with the same samples, kernels of forward and
-backward shrink with the tokens as they would for a smaller batch: kernels limited by launches or by reading weights
-do not. Grouped by length, 15 % of the padding is left (5 to 35 %).
+    gain=f"""
+Packed to the present length, a step takes as long as now and processes 1 / (share of real tokens) times the samples, of
+which {percent(calibrated.FILLED.value)} % are assumed to fit ({percent(calibrated.FILLED.low)} to
+{percent(calibrated.FILLED.high)} %). Without padding but with the same samples, kernels of forward and backward shrink
+with the tokens as they would for a smaller batch: kernels limited by launches or by reading weights do not. Grouped by
+length, {percent(calibrated.GROUPED_LEFT.value)} % of the padding is left ({percent(calibrated.GROUPED_LEFT.low)} to
+{percent(calibrated.GROUPED_LEFT.high)} %).
 """,
     wrong="""
 Packed rows change the batch: there are more samples per optimizer step, so the learning rate may have to be tuned

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import offload as offload_calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.calibration.quoted import us
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -39,8 +40,6 @@ MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
 FEWEST_SMALL: Assumed[Launches] = 8
 """Small copies of a pass from which on they are worth a look: a batch has a few tensors."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
-CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
-"""A copy of more than this through the host's processor leaves little of what was in its caches."""
 MUCH_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
@@ -54,22 +53,23 @@ The driver copies ordinary (pageable) memory through a pinned buffer of its own,
 the CPU meanwhile. From pinned memory the GPU fetches the data itself at the full rate of the link, and with
 `non_blocking=True` the CPU continues.
 """,
-    detected="""
+    detected=f"""
 Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
-it is replayed with pinned ones. Small tensors: at least 8 such copies a pass of at most 64 KiB each, within forward or
-backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
+it is replayed with pinned ones. Small tensors: at least {FEWEST_SMALL} such copies a pass of at most 64 KiB each,
+within forward or backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
 """,
-    gain="""
-The call takes 4 to 30 µs and does not wait; the copy runs at the best rate of the link (measured, or from its
-specification; down to 0.7 of it). Small tensors: their copies, with the ops around them and their waits, are gone; at
-worst only the waits are.
+    gain=f"""
+The call takes {us(calibrated.COPY_CALL_NS.low)} to {us(calibrated.COPY_CALL_NS.high)} µs and does not wait; the copy
+runs at the best rate of the link (measured, or from its specification; down to {calibrated.PINNED_RATE.low:g} of it).
+Small tensors: their copies, with the ops around them and their waits, are gone; at worst only the waits are.
 """,
-    wrong="""
+    wrong=f"""
 Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin reused buffers once. Data that
 the training process creates in each step gains only the faster transfer. Where the CPU computes what is copied (an
-offloaded optimizer, a loss), the fix is listed under *Worth trying* (probability 0.6, assumed). Small tensors that
-differ in each step and are known to the CPU alone have to be copied: the probability is 0.75 (assumed); pin these, or
-copy them as one tensor.
+offloaded optimizer, a loss), the fix is listed under *Worth trying* (probability
+{offload_calibrated.PINNED_RESULTS.value:g}, assumed). Small tensors that differ in each step and are known to the CPU
+alone have to be copied: the probability is {calibrated.SMALL_ON_GPU.value:g} (assumed); pin these, or copy them as one
+tensor.
 """,
 )
 
@@ -157,7 +157,7 @@ def _pinned(case: Analysis) -> Iterator[Proposal]:
             duration[copies] = np.minimum(duration[copies], quick)
             duration[source] = np.minimum(duration[source], calibrated.COPY_CALL_NS.rising[way])
             duration[others] = np.minimum(duration[others], calibrated.COPY_CALL_NS.rising[way])
-            if moved > CACHE_BYTES:
+            if moved > thresholds_calibrated.CACHE_BYTES.whole:
                 duration[rest] *= calibrated.CACHE_LOSS.rising[way]
             return graph.with_durations(duration)
 

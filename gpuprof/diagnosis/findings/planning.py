@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import shapes as shapes_calibrated
+from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.calibration.quoted import more, ms, percent
 from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE, in_most_steps
 from gpuprof.diagnosis.detect.compiled.shape_costs import (
     CUDNN_ATTENTION,
@@ -39,16 +41,18 @@ cuDNN and cuBLAS choose an algorithm when they first see a shape, and cache the 
 steps meet new shapes: cuDNN attention alone plans for 50 ms per shape in the forward pass and again in the backward
 pass, and nothing is launched meanwhile. (If code is compiled as well, see [recompiles](recompiles.md).)
 """,
-    detected="""
-In at least half of the recorded steps: an op that launches GPU work is silent for over 3 ms (no call, no op within
-it), the first time that its shapes occur on its thread, while ops of its name usually take less than a tenth of that;
-and no code is compiled. Or, over all steps that a run timed: steps with new lengths take at least 15 % longer than
-steps with lengths seen before, and this adds 5 % to the mean step.
+    detected=f"""
+In at least half of the recorded steps: an op that launches GPU work is silent for over
+{ms(thresholds_calibrated.PLANNING_NS.value)} ms (no call, no op within it), the first time that its shapes occur on its
+thread, while ops of its name usually take less than a tenth of that; and no code is compiled. Or, over all steps that a
+run timed: steps with new lengths take at least 15 % longer than steps with lengths seen before, and this adds 5 % to
+the mean step.
 """,
-    gain="""
-An op that planned takes its usual time. With another attention backend the attention kernels take at worst 1.3 times
-as long. If only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the step up
-to 8 % longer (assumed).
+    gain=f"""
+An op that planned takes its usual time. With another attention backend the attention kernels take at worst
+{shapes_calibrated.OTHER_KERNEL.value:g} times as long. If only the timed steps show it,
+{percent(shapes_calibrated.NEW_SHAPES_LEFT.value)} % of what new lengths cost is left, and padding makes the step up to
+{more(shapes_calibrated.PADDED.value)} % longer (assumed).
 """,
     wrong="""
 Once all lengths have been seen there is nothing left to plan: a long training with few lengths recovers by itself.
@@ -91,7 +95,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=likely,
         best=likely,
         worst=change_to(shapes_calibrated.OTHER_KERNEL.value if cudnn else 1.0),
-        lumps={"new_shapes": shapes_calibrated.LEFT.value} if new_shapes else {},
+        lumps={"new_shapes": shapes_calibrated.NEW_SHAPES_LEFT.value} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
     )
 
@@ -108,7 +112,7 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
         evidence=of_timed(case),
         fix=_fix(case, cudnn),
         change=lambda graph: graph,
-        lumps={"new_shapes": shapes_calibrated.LEFT.value},
+        lumps={"new_shapes": shapes_calibrated.NEW_SHAPES_LEFT.value},
         spread=spread(case),
     )
 

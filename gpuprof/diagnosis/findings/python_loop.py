@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import loops as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -53,29 +54,33 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 `if mask.any()`) makes the CPU wait for the GPU in each round. The same ops over all rounds at once (a stacked tensor,
 `index_add_`, `scatter_reduce`, `torch._foreach_…`) take as long as one or two rounds.
 """,
-    detected="""
+    detected=f"""
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
-those that another branch interrupts), outside autograd, optimizers and data loaders, if it takes at least 2 % of the
-step. It has no matrix multiplications, convolutions, attention or norms: those are layers, which need the result of the
-layer before. A loop that only lists tensors (views, `.detach()`) and launches nothing does not count: an op over all
-rounds needs that list, too. The other case is a model that is called again and again (8 rounds, 64 ops in all) on a
-tensor that the CPU copies to the GPU in each round, as a policy is for one environment after another. The result of one
-round can reach the next one through Python only. The rounds between two long pauses (at least 4 times the usual Python
-between rounds) are counted: their rows are known at once. Not in inference.
+those that another branch interrupts; around loops of different length up to 160 ops repeat), outside autograd,
+optimizers and data loaders, if it takes at least {percent(LEAST_LOOP_SHARE)} % of the step. It has no matrix
+multiplications, convolutions, attention or norms: those are layers, which need the result of the layer before. A loop
+that only lists tensors (views, `.detach()`) and launches nothing does not count: an op over all rounds needs that list,
+too. The other case is a model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU copies
+to the GPU in each round, as a policy is for one environment after another. The result of one round can reach the next
+one through Python only. The rounds between two long pauses (at least 4 times the usual Python between rounds) are
+counted: their rows are known at once. Not in inference.
 """,
-    gain="""
-Launches and Python code of a loop become those of two rounds (one to four). The same holds for the fixed part of each
-kernel's time (1 µs); half of the rest of it is left (0.2 to 1). The loop waits for the GPU only in its last round. The
-same holds for its backward pass, and for what autograd takes to go through its nodes before the first of them runs. A
-model that is called for each row is called once for the rows that are known at once, and the Python between the calls
-stays; where no number of rows stands out and results are read, a quarter of the calls is left (a tenth to all). All
-these numbers but the 1 µs are assumed.
+    gain=f"""
+Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
+({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}). The same holds for the fixed part of each kernel's
+time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is left ({percent(calibrated.GPU_LEFT.low)} to
+{percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in its last round. The same holds for its
+backward pass, and for what autograd takes to go through its nodes before the first of them runs. A model that is called
+for each row is called once for the rows that are known at once, and the Python between the calls stays; where no number
+of rows stands out and results are read, {percent(calibrated.CALLS_LEFT.value)} % of the calls are left
+({percent(calibrated.CALLS_LEFT.low)} % to all). All these numbers but the 1 µs are assumed.
 """,
-    wrong="""
+    wrong=f"""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
-without their tensors, so the probability is 70 %; 85 % for norms and copies of many tensors. Of calls for rows that the
-CPU copies it is 80 %, or 50 % where results are read and no number of rows stands out. Rounds of very different sizes
-need padding or segments.
+without their tensors, so the probability is {percent(calibrated.INDEPENDENT.value)} %;
+{percent(calibrated.SEPARATE.value)} % for norms and copies of many tensors. Of calls for rows that the CPU copies it is
+{percent(calibrated.AT_ONCE.value)} %, or {percent(calibrated.AT_ONCE.low)} % where results are read and no number of
+rows stands out. Rounds of very different sizes need padding or segments.
 """,
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import saving as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import best_factor
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -43,20 +44,21 @@ PAGE = Page(
 Every N steps the training writes a checkpoint, evaluates or logs. The GPU does no training in that time, and if it
 happens often, it can cost more than any slow kernel.
 """,
-    detected="""
+    detected=f"""
 In a run, what saving, evaluating and logging add to the mean step is measured in each timed step; it counts if it is at
-least 2 %. If the steps timed free-running contain fewer than three of them, all unprofiled steps of the run (also those
-while functions are sampled, and those after) say how often they come and what they cost, if they come at equal
-intervals. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal intervals,
-that did not wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of
-its additional time is CPU work outside all phases of a step. Evaluation in larger batches: what it adds was measured,
-and a training step takes hardly longer for more samples (see `larger_batch`); evaluation, which has no backward pass,
-is assumed to do the same.
+least {percent(LEAST_COST_SHARE)} %. If the steps timed free-running contain fewer than three of them, all unprofiled
+steps of the run (also those while functions are sampled, and those after) say how often they come and what they cost,
+if they come at equal intervals. In runs that did not measure this: at least three steps of at least 1.5 times the
+median, at equal intervals, that did not wait for their batch. Without a run: one such step among at least four recorded
+ones, if at least half of its additional time is CPU work outside all phases of a step. Evaluation in larger batches:
+what it adds was measured, and a training step takes hardly longer for more samples (see `larger_batch`); evaluation,
+which has no backward pass, is assumed to do the same.
 """,
-    gain="""
-In a run, a tenth of what these add to the mean step is left: they are done a tenth as often. Without a run all steps
-take the median, which is compared with the mean. Evaluation in batches of 8 times the samples takes an eighth of the
-time; its batches were not recorded, so the probability is 65 % (assumed).
+    gain=f"""
+In a run, {percent(calibrated.RARER.value)} % of what these add to the mean step is left: they are done a tenth as
+often. Without a run all steps take the median, which is compared with the mean. Evaluation in batches of 8 times the
+samples takes an eighth of the time; its batches were not recorded, so the probability is
+{percent(calibrated.EVALUATED_AT_ONCE.value)} % (assumed).
 """,
     wrong="""
 If a short recording happens to contain a rare step, it makes that step look frequent: compare with how often the

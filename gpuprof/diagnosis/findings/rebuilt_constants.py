@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loops as calibrated
 from gpuprof.calibration import slow as slow_calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -44,23 +45,24 @@ Built once and passed on, or kept in a buffer of the model, they cost nothing. T
 computes on the CPU at each call and copies to the GPU (mel filters, windows, tables of positions): computing takes
 milliseconds, and each copy from pageable memory makes the CPU wait. A cache that never hits looks the same as no cache.
 """,
-    detected="""
+    detected=f"""
 Sequences of 3 to 32 forward ops that begin with one that creates a tensor (`arange`, `ones`, `full`, `zeros`, `eye`,
 `linspace`), read no tensor of a shape that layers compute with, and occur with the same names and shapes at least 4
-times a step; at least 2 % of the step. Not detected without shapes. On the CPU, copies of one size (1 KiB or more) go
-to the GPU at least twice before a backward pass, with kernels in between, each after 0.2 ms of CPU work in which
-nothing is launched, or after an op that creates a tensor of a size on the CPU. Not counted are stretches with random
-numbers, calls of a model for one row after another (`python_loop`), and copies between which a value is read from the
-GPU, as both may depend on it.
+times a step; at least {percent(LEAST_REBUILT_SHARE)} % of the step. Not detected without shapes. On the CPU, copies of
+one size (1 KiB or more) go to the GPU at least twice before a backward pass, with kernels in between, each after 0.2 ms
+of CPU work in which nothing is launched, or after an op that creates a tensor of a size on the CPU. Not counted are
+stretches with random numbers, calls of a model for one row after another (`python_loop`), and copies between which a
+value is read from the GPU, as both may depend on it.
 """,
-    gain="""
-All but the first of each step are removed, with the Python between their ops; at worst 40 % of that stays (assumed).
-What the CPU computes and copies is removed as a whole, as it is kept over all steps.
+    gain=f"""
+All but the first of each step are removed, with the Python between their ops; at worst {percent(STAYING_SHARE)} % of
+that stays (assumed). What the CPU computes and copies is removed as a whole, as it is kept over all steps.
 """,
-    wrong="""
+    wrong=f"""
 Ops are recorded without their tensors: a table that is computed from values of its layer (a learned base, a random
-mask) looks the same. The probability is 85 % (assumed), and 75 % for tables that the CPU computes: samples that are
-prepared just before each of several calls look the same.
+mask) looks the same. The probability is {percent(calibrated.SEPARATE.value)} % (assumed), and
+{percent(slow_calibrated.FUNCTION_ODDS.value)} % for tables that the CPU computes: samples that are prepared just before
+each of several calls look the same.
 """,
 )
 

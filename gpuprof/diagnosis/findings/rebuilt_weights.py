@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import reference as calibrated
+from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
@@ -54,21 +55,23 @@ A parametrization (`torch.nn.utils.parametrizations.spectral_norm`, `weight_norm
 weight at each access: a layer that a forward pass calls many times computes it as many times, a dozen small kernels and
 their backward pass each, from parameters that have not changed.
 """,
-    detected="""
+    detected=f"""
 Forward ops that multiply two matrices over an inner dimension of at most a quarter of the result's, with a result of a
 million elements or more that has the shape of what activations are multiplied with. Needs recorded shapes.
 
 Weights computed again: just before a layer, ops whose tensors have no size but those of the layer's weight, more often
 in a forward pass than there are parameters with gradients (autograd's `AccumulateGrad`; half of them where all of these
-layers have a bias), if they take at least 3 % of the step.
+layers have a bias), if they take at least {percent(LEAST_AGAIN_SHARE)} % of the step.
 """,
-    gain="""
+    gain=f"""
 On the GPU, the matmuls and the ops on their whole result are removed; at worst only those that scale and copy it (one
-op that multiplies and adds stays). The CPU needs 0.2 ms more for each weight (0 to 0.4): a launch-bound step of an
-MoE with 12 such weights became 9 % longer with the published fix.
+op that multiplies and adds stays). The CPU needs {ms(calibrated.REBUILT_CPU_NS.value)} ms more for each weight
+({ms(calibrated.REBUILT_CPU_NS.low)} to {ms(calibrated.REBUILT_CPU_NS.high)}): a launch-bound step of an MoE with 12
+such weights became 9 % longer with the published fix.
 
-Weights computed again: all computations but the first of each weight, forward and backward, are removed; 5 % of their
-CPU time stays (0 to 20 %, assumed). The fix is listed under *Worth trying* (probability 0.85, assumed).
+Weights computed again: all computations but the first of each weight, forward and backward, are removed;
+{percent(AGAIN_LEFT[1])} % of their CPU time stays ({percent(AGAIN_LEFT[0])} to {percent(AGAIN_LEFT[2])} %, assumed).
+The fix is listed under *Worth trying* (probability {calibrated.AGAIN_ODDS.value:g}, assumed).
 """,
     wrong="""
 With very many tokens for each weight, applying factors to activations costs more than rebuilding the weight. A
@@ -194,7 +197,6 @@ FINDING = Declaration(
         "weight_delta",
         "get_delta_weight",
         "target_parameters",
-        "dora",
         "parametrization",
         "spectral_norm",
         "weight_norm",

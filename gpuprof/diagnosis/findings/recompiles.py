@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.compiled.compiled_after_all import calls_of, compiled_after_all
 from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.compiled.compiling import in_most_steps
@@ -65,10 +66,11 @@ In at least half of the recorded steps: ranges in which Dynamo or Inductor compi
 Dynamo notes that a function reached its limit of recompilations, and the recorded steps run little compiled code; the
 guards that failed are named with their lines.
 """,
-    gain="""
+    gain=f"""
 Compiling, loading and the candidates tried on the GPU are removed, and an op that planned takes its usual time. In
-steps that compile, so does every op that launches something or runs generated code and takes the CPU over 0.2 ms; at
-worst half of that stays. For a function that Dynamo gave up on, the gain is that of compiling it (see `compile`).
+steps that compile, so does every op that launches something or runs generated code and takes the CPU over
+{ms(thresholds_calibrated.FIRST_CALL_NS.value)} ms; at worst {percent(calibrated.STAYS.value)} % of that stays. For a
+function that Dynamo gave up on, the gain is that of compiling it (see `compile`).
 """,
     wrong="""
 Once all lengths have been seen there is nothing left to compile: a long training with few lengths recovers by itself.
@@ -125,7 +127,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=likely,
         best=likely,
         worst=change_to(calibrated.STAYS.value),
-        lumps={"new_shapes": calibrated.LEFT.value} if new_shapes else {},
+        lumps={"new_shapes": calibrated.NEW_SHAPES_LEFT.value} if new_shapes else {},
         spread=spread(case) if new_shapes else 1.0,
         claims=("compiled_code",),
     )

@@ -12,7 +12,9 @@ import numpy as np
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import FACTORS, indices
+from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
@@ -23,7 +25,7 @@ from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
 from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.repeated.recomputed_passes import CHECKPOINT, free_bytes, recomputed
-from gpuprof.diagnosis.result.fix import call, without_call
+from gpuprof.diagnosis.result.fix import Fix, call, code, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.memory_changes import INPUT_BYTES_AN_ELEMENT
@@ -51,20 +53,21 @@ Gradient checkpointing keeps only the inputs of each layer and recomputes the re
 memory and costs up to a third more work. If memory is available, that time is wasted; many recipes enable it by
 default.
 """,
-    detected="""
-Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices
-is estimated from the run's peak and from what autograd would keep of the repeated ops, counted op by op; where they
-are not ops of torch, from what they read and write: about an eighth of that, 18 % at most. If no peak was recorded
-the fix says so, and nothing is advised that could not fit even into an empty GPU.
+    detected=f"""
+Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices is
+estimated from the run's peak and from what autograd would keep of the repeated ops, counted op by op; where they are
+not ops of torch, from what they read and write: about {percent(calibrated.SAVED_SHARE.value)} % of that,
+{percent(calibrated.SAVED_SHARE.high)} % at most. If no peak was recorded the fix says so, and nothing is advised that
+could not fit even into an empty GPU.
 """,
-    gain="""
+    gain=f"""
 The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
-checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
-Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
-and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left, except in
-libraries that plan a kernel for a new shape, and in passes of a reference model, which save nothing. Plans are cached
-per thread, so repeating the forward pass also plans new shapes again: that share of their cost, as recorded, is
-removed.
+checkpointing is an autograd function of its own, also everything it does before its backward pass begins. Checkpointing
+without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves and the
+backward pass fetches; without it {percent(calibrated.HOOKED_SHARE.value)} % of the forward's and
+{percent(calibrated.UNPACKED_SHARE.value)} % of the backward's CPU time is left, except in libraries that plan a kernel
+for a new shape, and in passes of a reference model, which save nothing. Plans are cached per thread, so repeating the
+forward pass also plans new shapes again: that share of their cost, as recorded, is removed.
 """,
     wrong="""
 Memory must suffice for the longest batch. Checkpointing only some layers, or keeping only the results of matrix
@@ -94,25 +97,34 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f" the backward"
     )
 
+    by_loss = inner_passes(case) is not None
     yield Proposal(
-        title="no gradient checkpointing",
+        title="a loss that encodes its batch once" if by_loss else "no gradient checkpointing",
         evidence=spans(case, text, again),
-        fix=case.stack.fix(
-            without_call(
-                "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
-                "model.gradient_checkpointing_enable",
-                "torch.utils.checkpoint",
-            ),
-            case.stack.setting({case.stack.checkpointing: False}),
-            unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
-        ).by("recompute")
-        + _memory_text(extra, free, size),
+        fix=(_ENCODED_ONCE if by_loss else _not_checkpointed(case)) + _memory_text(extra, free, size),
         change=without(case, again, 1),
         best=without(case, again, 0),
         worst=without(case, again, 2),
         lumps=_planned_once(case, again),
         claims=("free_memory",) if _fills(extra, free, size) else (),
     )
+
+
+_ENCODED_ONCE = (
+    code("loss = losses.MultipleNegativesRankingLoss(model)") + "  # in place of its cached form, where all passes fit"
+)
+
+
+def _not_checkpointed(case: Analysis) -> Fix:
+    return case.stack.fix(
+        without_call(
+            "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            "model.gradient_checkpointing_enable",
+            "torch.utils.checkpoint",
+        ),
+        case.stack.setting({case.stack.checkpointing: False}),
+        unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
+    ).by("recompute")
 
 
 def without(case: Analysis, again: Mask, level: int = 1) -> Change:
@@ -197,6 +209,7 @@ def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
     graph = case.graph
     host = (graph.resource == HOST) & (graph.lane >= 0) & ~again & (not named.any())
     host &= graph.duration_ns < thresholds_calibrated.PLANNING_NS.value
+    host &= inner_passes(case) is None  # nor does a loss that runs the forward pass again itself
     forward = host & (graph.phase == FORWARD) & (graph.lane == case.timeline.main_thread)
     if forward.any() and case.frozen_passes is not None:
         forward &= nodes_in(graph, case.frozen_passes.stretches) < 0
@@ -265,11 +278,14 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     again = recomputed(case)
     if not again.any():
         return
+    by_loss = inner_passes(case) is not None
     yield part_of(
         case.graph,
         without(case, again),
         "the forward pass computed again",
-        "gradient checkpointing keeps less memory and computes more",
+        "a loss encodes its batch part by part, first without gradients"
+        if by_loss
+        else "gradient checkpointing keeps less memory and computes more",
         kind="memory",
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuprof.calibration import loops as loops_calibrated
 from gpuprof.calibration import reference as reference_calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -59,21 +60,25 @@ training if the inputs of all steps are known (teacher forcing): one call takes 
 each step takes all steps at once. Results that each step appends by `torch.cat` are copied again and again: the bytes
 grow with the square of the steps.
 """,
-    detected="""
+    detected=f"""
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
 in all, with the same shapes (those of `torch.cat` may grow) and in the same modules, with no backward pass in between:
-layers, in contrast, are separate modules and have norms. It must take at least 5 % of the step. Not detected if the
-recording has no module ranges. Branches count, too (heads of an attention, members of an ensemble, a head that judges
-one state after another). They have 4 rounds or more, 20 ops in all, in one module or in several of one class, and end
-in a loss or in a multiplication whose result has another width than the input of a round's first one, so no round
-computes with the result of the one before; or they are lookups in one table after another.
+layers, in contrast, are separate modules and have norms. It must take at least {percent(LEAST_LOOP_SHARE)} % of the
+step. Not detected if the recording has no module ranges. Branches count, too (heads of an attention, members of an
+ensemble, a head that judges one state after another). They have 4 rounds or more, 20 ops in all, in one module or in
+several of one class, and end in a loss or in a multiplication whose result has another width than the input of a
+round's first one, so no round computes with the result of the one before; or they are lookups in one table after
+another.
 """,
-    gain="""
-Launches and Python code of the steps become those of two steps (one to four), and their kernels take a quarter of their
-time (8 to 50 %), as when a fused kernel replaces a reference implementation; the same holds for the backward pass. All
-numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one of each round's result is left. The fix is
-listed under *Worth trying* (probability 0.75, assumed; 0.7 for a layer that is called for each step) unless torch.nn
-has a layer for the cell.
+    gain=f"""
+Launches and Python code of the steps become those of {loops_calibrated.ROUNDS_LEFT.value:g} steps
+({loops_calibrated.ROUNDS_LEFT.low:g} to {loops_calibrated.ROUNDS_LEFT.high:g}), and their kernels take
+{percent(reference_calibrated.REFERENCE_LEFT.value)} % of their time ({percent(reference_calibrated.REFERENCE_LEFT.low)}
+to {percent(reference_calibrated.REFERENCE_LEFT.high)} %), as when a fused kernel replaces a reference implementation;
+the same holds for the backward pass. All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one
+of each round's result is left. The fix is listed under *Worth trying* (probability
+{reference_calibrated.KERNEL_ODDS.value:g}, assumed; {loops_calibrated.INDEPENDENT.value:g} for a layer that is called
+for each step) unless torch.nn has a layer for the cell.
 """,
     wrong="""
 A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a
@@ -110,7 +115,7 @@ def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iter
 
     def change(level: int):
         left: F64 = np.minimum(loops_calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
-        then = (work - copies) * reference_calibrated.LEFT.rising[level] + once
+        then = (work - copies) * reference_calibrated.REFERENCE_LEFT.rising[level] + once
         new = replacement_of(graph, group, took * left, then, np.ceil(pieces * left).astype(np.int64))
         walk = shorter_walk(case, loops.backward, left[count:])
         return partial(with_walk, replacement=new, factor=walk)

@@ -19,10 +19,13 @@ from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_busy
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
+from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
+from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
 from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.record.phase_names import REPEATED_RANGE
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
 from gpuprof.units import Assumed, Calls, Place, Published, Share
@@ -61,7 +64,9 @@ the loss depends on what is below it in no other way; in the recorded steps the 
 """,
     gain="""
 The CPU and GPU work of repeated calls is removed from the graph, and the step is replayed. Backward passes stay: a
-gradient that flowed through both calls flows through one. For work that is multiplied by zero, the backward pass is
+gradient that flowed through both calls flows through one. Only a backward pass through one of the calls whose gradients
+are not used (see `discarded_gradients`) is removed as well: the use that needs none gets the detached outputs. At worst
+it stays. For work that is multiplied by zero, the backward pass is
 removed as well; the optimizer's work on its weights stays.
 """,
     wrong="""
@@ -80,6 +85,9 @@ class Repeated:
     """Of the graph: their work on the CPU and the GPU."""
     calls: int
     models: tuple[str, ...]
+    discarded: Mask
+    """Of the graph: backward passes through one of the calls whose gradients are not used. A call that both uses share
+    is differentiated for the other one alone."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
@@ -89,18 +97,24 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if found is None:
         return
     ns = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum()))
+    unused = case.per_step(float(case.graph.duration_ns[found.discarded & case.graph.on_gpu].sum()))
     text = (
         f"{found.calls / case.steps:,.3g} calls a step of {', '.join(found.models)} have the inputs and weights of an"
         f" earlier one: {duration(ns)} of GPU time"
+        + (
+            f", and {duration(unused)} of a backward pass through one of them whose gradients are not used"
+            * bool(unused)
+        )
     )
     yield Proposal(
         title="one forward pass instead of two",
         evidence=spans(case, text, found.nodes),
         fix=code(
             "outputs = model(**batch, output_hidden_states=True)  # once; keep what both uses need\n"
-            "# a pass without gradients before the same one with them: outputs.logits.detach()"
+            "# for the use that needs no gradients: outputs.logits.detach()"
         ),
-        change=partial(removed, nodes=found.nodes),
+        change=partial(removed, nodes=found.nodes | found.discarded),
+        worst=partial(removed, nodes=found.nodes),
     )
 
 
@@ -139,34 +153,60 @@ def find_repeated(case: Analysis) -> Repeated | None:
     launches[case.timeline.links.op] = True
     products = case.ops_named(lambda text: is_matmul(text) or "convolution" in text) & launches[:-1]
     random = case.ops_named(lambda text: text.removeprefix("aten::").startswith(RANDOM))
-    alike = np.array([_repeats(case, row, products, random) for row in rows.tolist()])
+    earlier = [_repeats(case, row, products, random) for row in rows.tolist()]
+    alike = np.array([one is not None for one in earlier])
     if not alike.any():
         return None
     chosen = np.zeros(len(ops), bool)
     chosen[rows[alike]] = True
     nodes = case.nodes_within(chosen)
     names = {trace.strings[int(ops.name[row])].removeprefix(REPEATED_RANGE) for row in rows[alike].tolist()}
-    return Repeated(nodes, int(alike.sum()), tuple(sorted(names))) if nodes.any() else None
+    if not nodes.any():
+        return None
+    same = [(int(ops.start_ns[row]), int(ops.end_ns[row])) for row in rows[alike].tolist()]
+    same += [one for one in earlier if one is not None]
+    start, end = np.array(same, np.int64).T
+    calls = Stretches(np.tile(ops.thread[rows[alike]].astype(np.int64), 2), start, end)
+    return Repeated(nodes, int(alike.sum()), tuple(sorted(names)), _discarded(case, calls))
 
 
-def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> bool:
-    """Whether a call multiplies what an earlier stretch of its step multiplied, in that order, and draws nothing."""
+def _discarded(case: Analysis, calls: Stretches) -> Mask:
+    """Nodes of the calls' backward passes whose gradients are not used."""
+    found = find_discarded(case)
+    if found is None:
+        return np.zeros(len(case.graph), bool)
+    unused = (nodes_in(case.graph, found.stretches) >= 0) & ~case.graph.waits
+    return unused & (without_recompute(case, nodes_in(case.graph, backward_of(case, calls))) >= 0)
+
+
+def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> tuple[int, int] | None:
+    """(start, end) of the last earlier stretch of a call's step that multiplies what the call does, in that order; None
+    without any, or where the call draws random numbers."""
     ops = case.trace.ops
     step = int(np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[row], side="right")) - 1
     if step < 0:
-        return False
+        return None
     begun, start, end = int(case.timeline.steps.start_ns[step]), int(ops.start_ns[row]), int(ops.end_ns[row])
     mine = (ops.thread == ops.thread[row]) & (ops.start_ns >= begun)
     inside = mine & (ops.start_ns >= start) & (ops.end_ns <= end)
     if (random & inside).any() or any(_drops(case, one) for one in np.flatnonzero(inside & _attention(case)).tolist()):
-        return False
-    keys = _keys(case, np.flatnonzero(products & inside))
-    before = _keys(case, np.flatnonzero(products & mine & (ops.end_ns <= start)))
-    count = len(keys)
+        return None
+    keys = _keys(case, _in_order(case, products & inside))
+    rows = _in_order(case, products & mine & (ops.end_ns <= start))
+    before, count = _keys(case, rows), len(keys)
     if count < FEWEST_MATMULS or len(before) < count:
-        return False
+        return None
     first = np.flatnonzero((before[: len(before) - count + 1] == keys[0]).all(axis=1))
-    return any(np.array_equal(before[at : at + count], keys) for at in first.tolist())
+    for at in reversed(first.tolist()):
+        if np.array_equal(before[at : at + count], keys):
+            return int(ops.start_ns[rows[at]]), int(ops.end_ns[rows[at + count - 1]])
+    return None
+
+
+def _in_order(case: Analysis, which: Mask) -> I64:
+    """Rows of some ops in order of time."""
+    rows = np.flatnonzero(which)
+    return rows[np.argsort(case.trace.ops.start_ns[rows], kind="stable")]
 
 
 def _attention(case: Analysis) -> Mask:
@@ -180,9 +220,8 @@ def _drops(case: Analysis, row: int) -> bool:
 
 
 def _keys(case: Analysis, rows: I64) -> np.ndarray:
-    """[ops, 2]: name and shapes of ops in order of time."""
+    """[ops, 2]: name and shapes of ops."""
     ops = case.trace.ops
-    rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
     return np.stack([ops.name[rows], ops.dims[rows]], axis=1)
 
 
@@ -216,8 +255,8 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
         yield Part(
             kind="gpu",
             what=f"the same forward pass again, of {', '.join(found.models)}",
-            nodes=found.nodes,
-            change=partial(removed, nodes=found.nodes),
+            nodes=found.nodes | found.discarded,
+            change=partial(removed, nodes=found.nodes | found.discarded),
             why="inputs and weights are the same as in an earlier call of the step",
         )
 

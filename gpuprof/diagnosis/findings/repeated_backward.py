@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -42,9 +43,9 @@ more than once in a step, and the later passes add to existing gradients. Nothin
 between two passes, where gradients are copied, zeroed or measured there (balancing or projecting the gradients of
 tasks), or for passes whose gradients are differentiated again (forces, gradient penalties).
 """,
-    gain="""
-All runs of a node but the first of each step are removed, with what the engine does between them. At worst 15 % of
-that stays (assumed). Gains in memory are not counted.
+    gain=f"""
+All runs of a node but the first of each step are removed, with what the engine does between them. At worst
+{percent(STAYING_SHARE)} % of that stays (assumed). Gains in memory are not counted.
 """,
     wrong="""
 If the losses' weights depend on each loss's gradient, each loss needs a pass of its own. Most such programs copy or

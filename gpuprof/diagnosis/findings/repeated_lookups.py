@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import loops as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -50,18 +51,19 @@ for a thousand tokens. The backward pass of a lookup sorts its indices and sums 
 blocks if the table has few rows. If layers share the table, one lookup per forward pass is enough, and one sort. If
 many pairs have the same distance, each distance can be looked up once and then expanded by `unfold`.
 """,
-    detected="""
-A table is looked up (`aten::embedding`) with at least 64 indices for each row, at least 4 times with the same sizes in
-a forward pass, and twice as often as any other table. At most half as many gradients of the table's size are
-accumulated, which means that layers share it. The lookups take at least 3 % of the step. Not detected without shapes.
+    detected=f"""
+A table is looked up (`aten::embedding`) with at least {LEAST_EACH:g} indices for each row, at least {FEWEST_LOOKUPS}
+times with the same sizes in a forward pass, and twice as often as any other table. At most half as many gradients of
+the table's size are accumulated, which means that layers share it. The lookups take at least {percent(LEAST_SHARE)} %
+of the step. Not detected without shapes.
 """,
-    gain="""
-All but the first lookup of each forward pass are removed with their backward passes; 10 % of that time stays, 5 % to
-40 % (sums of gradients; assumed).
+    gain=f"""
+All but the first lookup of each forward pass are removed with their backward passes; {percent(STAYING_SHARE[1])} % of
+that time stays, {percent(STAYING_SHARE[0])} % to {percent(STAYING_SHARE[2])} % (sums of gradients; assumed).
 """,
-    wrong="""
+    wrong=f"""
 Ops are recorded without their tensors: layers whose indices differ (windows of other positions) cannot share a lookup.
-The probability is 85 % (assumed).
+The probability is {percent(calibrated.SEPARATE.value)} % (assumed).
 """,
 )
 

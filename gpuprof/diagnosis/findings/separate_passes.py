@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import loops as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slower_host
 from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -49,10 +50,11 @@ that the recorder saw repeat the same inputs (see `redundant_forward`).
 The first pass's kernels take the work of all of them, growing as they do for a larger batch (see `larger_batch`); the
 CPU work and the kernels of the others are removed, forward and backward.
 """,
-    wrong="""
+    wrong=f"""
 If one pass depends on a choice made from the result of another (a sampled token), or on a memory that it returned
-(segments of a long text), they cannot be merged: the probability is 80 %, or 65 % where inputs have different shapes
-and must be padded to one (assumed). Batch norms then compute their statistics over all samples together.
+(segments of a long text), they cannot be merged: the probability is {percent(calibrated.AT_ONCE.value)} %, or
+{percent(calibrated.AT_ONCE_PADDED.value)} % where inputs have different shapes and must be padded to one (assumed).
+Batch norms then compute their statistics over all samples together.
 """,
 )
 

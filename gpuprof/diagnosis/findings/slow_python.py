@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import slow as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.long_python import long_stretches
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -34,20 +35,21 @@ or parameters, a plot, a line of JSON, a string for a progress bar. Most of it i
 step, or can be done elsewhere: every hundredth step, in a thread or a worker, once before the training, or by ops
 over whole tensors on the GPU.
 """,
-    detected="""
-Stretches of Python outside ops and CUDA calls, of at least 1 ms and 2 % of the step each, in every recorded step,
-which together take 5 % of it and keep the GPU waiting. Not in an optimizer: that, loading data, preparing samples,
-collecting garbage and computing on CPU tensors are separate findings. Not in reward functions or an environment, which
-each iteration needs. The function named is the one sampled there,
-the line the one with the most samples.
+    detected=f"""
+Stretches of Python outside ops and CUDA calls, of at least 1 ms and 2 % of the step each, in every recorded step, which
+together take {percent(LEAST_PYTHON_SHARE)} % of it and keep the GPU waiting. Not in an optimizer: that, loading data,
+preparing samples, collecting garbage and computing on CPU tensors are separate findings. Not in reward functions or an
+environment, which each iteration needs. The function named is the one sampled there, the line the one with the most
+samples.
 """,
-    gain="""
-The step is replayed with 10 % of the stretches left (2 to 60 %, assumed).
+    gain=f"""
+The step is replayed with {percent(calibrated.FUNCTION_LEFT.value)} % of the stretches left
+({percent(calibrated.FUNCTION_LEFT.low)} to {percent(calibrated.FUNCTION_LEFT.high)} %, assumed).
 """,
-    wrong="""
-A recording does not show whether the work is needed in each step: the probability that it can go elsewhere is 75 %
-(assumed), so this is listed under *Worth trying*. Python that only launches ops does not count: `torch.compile` and
-CUDA graphs remove it.
+    wrong=f"""
+A recording does not show whether the work is needed in each step: the probability that it can go elsewhere is
+{percent(calibrated.FUNCTION_ODDS.value)} % (assumed), so this is listed under *Worth trying*. Python that only launches
+ops does not count: `torch.compile` and CUDA graphs remove it.
 """,
 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.arguments import nested_shapes, parse
 from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -52,20 +53,20 @@ default the gradient is as large as the table: each step fills it with zeros, an
 whole table and its states. With `sparse=True` the gradient has only the touched rows, and an optimizer for such
 gradients (`torch.optim.SparseAdam`, `SGD`, `Adagrad`) updates only those.
 """,
-    detected="""
+    detected=f"""
 `aten::embedding_dense_backward` runs for tables of 10 million elements or more that have at least ten times as many
 rows as there are indices, and that no matrix multiplication uses (the tied head of a language model does). Together
-with the optimizer's passes over these tables it takes at least 3 % of the step. The optimizer's time is divided by the
-elements of the tensors in its lists; where these are not recorded, only filling the gradient counts. Not detected
-without shapes.
+with the optimizer's passes over these tables it takes at least {percent(LEAST_SHARE)} % of the step. The optimizer's
+time is divided by the elements of the tensors in its lists; where these are not recorded, only filling the gradient
+counts. Not detected without shapes.
 """,
-    gain="""
+    gain=f"""
 Fills of the whole gradient, and the optimizer's work on the tables, become passes over the touched rows: their share of
-the rows, times 3 (1 to 8, assumed).
+the rows, times {TOUCHED_PASSES[1]:g} ({TOUCHED_PASSES[0]:g} to {TOUCHED_PASSES[2]:g}, assumed).
 """,
-    wrong="""
+    wrong=f"""
 It changes the training: `SparseAdam` leaves the moments of untouched rows alone, while dense `Adam` decays them and
-keeps updating these rows. Weight decay and clipping by a norm do not take sparse gradients: the probability is 0.85
+keeps updating these rows. Weight decay and clipping by a norm do not take sparse gradients: the probability is {ODDS:g}
 (assumed).
 """,
 )

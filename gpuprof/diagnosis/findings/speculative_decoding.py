@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -36,13 +37,14 @@ To generate one token, every weight of the model is read. With one sequence that
 could compute a hundred tokens in that time. With speculative decoding a cheap method drafts the next tokens, and one
 iteration of the model checks them all and keeps those that it would have generated.
 """,
-    detected="""
-Iterations that generate one token for each of at most 2 sequences, without drafting already.
+    detected=f"""
+Iterations that generate one token for each of at most {MOST_SEQUENCES} sequences, without drafting already.
 """,
-    gain="""
-An iteration over 5 tokens instead of 1, with its kernels grown as for a larger batch, and 4 drafted tokens at 6 % of an
-iteration each. With 65 % of drafted tokens accepted each iteration gives 2.5 tokens: (1 − a⁵) / (1 − a), as Leviathan
-et al. (2023) derive. The interval covers 45 to 80 %.
+    gain=f"""
+An iteration over 5 tokens instead of 1, with its kernels grown as for a larger batch, and {DRAFTED_TOKENS} drafted
+tokens at {percent(calibrated.DRAFT_COST.value)} % of an iteration each. With {percent(calibrated.ACCEPTED.value)} % of
+drafted tokens accepted each iteration gives 2.5 tokens: (1 − a⁵) / (1 − a), as Leviathan et al. (2023) derive. The
+interval covers {percent(calibrated.ACCEPTED.low)} to {percent(calibrated.ACCEPTED.high)} %.
 """,
     wrong="""
 How many drafted tokens are accepted depends on the text: code and extraction accept most, free prose at high

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -34,8 +35,9 @@ and the token is written into its place.
 Concatenations of two four-dimensional tensors, the first with many positions, the second with one: a cache and a
 token. Not detected without shapes.
 """,
-    gain="""
-The concatenations take 40 % (20 to 70 %) of what they took. Compiling the iteration or capturing it as a CUDA graph,
+    gain=f"""
+The concatenations take {percent(calibrated.CACHE_LEFT.value)} % ({percent(calibrated.CACHE_LEFT.low)} to
+{percent(calibrated.CACHE_LEFT.high)} %) of what they took. Compiling the iteration or capturing it as a CUDA graph,
 which is then possible, is a separate finding.
 """,
     wrong="""

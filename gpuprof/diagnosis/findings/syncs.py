@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -23,7 +24,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Proposal
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
-from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, TensorLoops, in_lists, reading_loops
+from gpuprof.diagnosis.detect.loops.tensor_loops import HOST, LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
@@ -79,13 +80,14 @@ of them: a wait that finds the GPU idle, or that ends soon, costs nothing. Sever
 together, because the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on each of at
 least 8 tensors and reads the results (a norm of each gradient) is named.
 """,
-    gain="""
+    gain=f"""
 The calls no longer wait, and the ops that read a value are removed together with their copies, and with the ops on
 small tensors directly before them, which only prepare what is read (at worst they all stay and only the wait is
 removed). Then the step is replayed, and the CPU runs ahead where it can. Ops whose result size depends on the value
-stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is 0.08 (0.03 to 0.17) of the
-loop's, that of the Python around them 0.27, as measured on optimizers; GPU time stays. Where a gradient scaler reads
-whether gradients overflowed, and the GPU has bf16, its overflow check is removed as well: bf16 needs no scaler.
+stay, without their wait. A loop over tensors becomes ops over lists: their CPU time is {HOST[1]:.2g} ({HOST[0]:.2g} to
+{HOST[2]:.2g}) of the loop's, that of the Python around them {kernels_calibrated.OPTIMIZER_LOOP_PYTHON.value:g}, as
+measured on optimizers; GPU time stays. Where a gradient scaler reads whether gradients overflowed, and the GPU has
+bf16, its overflow check is removed as well: bf16 needs no scaler.
 """,
     wrong="""
 If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of

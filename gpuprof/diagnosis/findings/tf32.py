@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.matmul_rates import computed_ns
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -42,10 +43,12 @@ matrix multiplications by default.
 Matrix multiplication kernels that have fp32 operands and no name of a tensor-core kernel, if they take at least 1 %
 of the step.
 """,
-    gain="""
-Each such matrix multiplication takes 4 µs and in addition √(a² + b²), but never more than it took: a is the time of
-its FLOPs at 65 % of the TF32 ceiling (45 to 85 %), b that of its bytes at 70 % of the memory ceiling (50 to 85 %).
-The form of the formula comes from 2,877 recorded bf16 shapes.
+    gain=f"""
+Each such matrix multiplication takes {us(calibrated.MATMUL_ADDED_NS.value)} µs and in addition √(a² + b²), but never
+more than it took: a is the time of its FLOPs at {percent(calibrated.TF32_TENSOR.value)} % of the TF32 ceiling
+({percent(calibrated.TF32_TENSOR.low)} to {percent(calibrated.TF32_TENSOR.high)} %), b that of its bytes at
+{percent(calibrated.TF32_MEMORY.value)} % of the memory ceiling ({percent(calibrated.TF32_MEMORY.low)} to
+{percent(calibrated.TF32_MEMORY.high)} %). The form of the formula comes from 2,877 recorded bf16 shapes.
 """,
     wrong="""
 If part of a matrix multiplication (a transpose, a cast) runs as a separate kernel, that kernel stays. Training in

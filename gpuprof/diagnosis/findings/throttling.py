@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
+from gpuprof.calibration.quoted import more, percent
 from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -42,10 +43,11 @@ A GPU that gets too hot, or whose power supply requests it, lowers its clock. Th
 so does the whole step if the GPU limits it. Causes are neighbouring GPUs in a badly cooled machine, dust, a failing
 fan or an undersized power supply.
 """,
-    detected="""
-The driver's clock-limiting reasons in at least 20 % of a run's samples: thermal, hardware slowdown, power brake,
-board limit. Or, in recordings of at least six steps, kernels that become slower from the first steps to the last: the
-median over at least 50 kinds of kernels, by 6 %. A GPU at its own power limit does not count.
+    detected=f"""
+The driver's clock-limiting reasons in at least {percent(LEAST_THROTTLED)} % of a run's samples: thermal, hardware
+slowdown, power brake, board limit. Or, in recordings of at least six steps, kernels that become slower from the first
+steps to the last: the median over at least {FEWEST_KERNELS} kinds of kernels, by
+{more(calibrated.THROTTLED_SLOWER.value)} %. A GPU at its own power limit does not count.
 """,
     gain="""
 Kernels limited by arithmetic or by latency scale with the clock: they become as fast as at the highest clock seen in

@@ -45,10 +45,12 @@ slower than the GPU's memory, so the cast belongs on the side where the tensor i
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
 the wider type that is copied, or the next cast of that shape in the step makes it narrower.
 """,
-    gain="""
+    gain=f"""
 The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU goes; one on
-the CPU goes or is added, at 2 GB of the wide type a second and core (1 to 4, assumed), up to 8 cores. Listed under
-*Worth trying* for that reason (probability 0.8, assumed).
+the CPU goes or is added, at {calibrated.CAST_RATE.value / 1e9:g} GB of the wide type a second and core
+({calibrated.CAST_RATE.low / 1e9:g} to {calibrated.CAST_RATE.high / 1e9:g}, assumed), up to
+{calibrated.CAST_CORES.value:g} cores. Listed under *Worth trying* for that reason (probability
+{calibrated.CAST_ODDS.value:g}, assumed).
 """,
     wrong="""
 A cast on the CPU in the training process can take longer than the copy saves: let the workers of the DataLoader do it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -37,11 +38,11 @@ spawned, import and open what they need (`worker_init_fn`, tokenizers, files), a
 GPU waits. With short epochs this costs more than preparing the batches does. `persistent_workers=True` keeps the
 workers, and what they have opened.
 """,
-    detected="""
+    detected=f"""
 The recorder notes the loader's length, its workers, and that they are not kept. The steps of a run that begin an epoch
 (every length-th step, at least three of them) must wait for their batch at least half a usual step longer than others,
 and twice as long as nine in ten of the others. All that these steps take beyond the usual step counts: ending and
-starting workers is no wait for a batch. At least 2 % of the mean step.
+starting workers is no wait for a batch. At least {percent(LEAST_COST_SHARE)} % of the mean step.
 """,
     gain="""
 What these steps take beyond the usual one disappears, except one worker's time for a batch, if it was measured, or

@@ -67,7 +67,8 @@ class _Predicted:
         usual = round(step.expected * gain.expected / mixed.expected)
         # The slowest of ten outcomes is outside the interval: "no change" counts if it is more likely than that.
         as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN_CHANCE else 0
-        return Prediction(Range(min(step.low, usual), usual, max(step.high, as_it_is, usual)), mixed)
+        shown = Range(min(step.low, usual), usual, max(step.high, as_it_is, usual))
+        return Prediction(shown, mixed, self.prediction.step_j)
 
     @property
     def list(self) -> Literal["fixes", "worth_trying"] | None:
@@ -249,6 +250,7 @@ def _finding(case: Analysis, one: _Predicted) -> Finding:
         needs=proposal.needs or None,
         acts_on=acts_on(case, proposal),
         parts=proposal.parts,
+        step_j=shown.step_j,
     )
 
 

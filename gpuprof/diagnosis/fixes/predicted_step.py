@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gpuprof.calibration import energy as energy_calibrated
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.fixes.step_energy import step_energy
 from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.record.quantiles import Z80
@@ -33,6 +35,20 @@ class Prediction:
     """The mean step with the fix and its 80 % interval, ns."""
     speedup: Range
     """Of the training, with its 80 % interval: unchanged step / step with the fix, for equal work."""
+    step_j: Range | None = None
+    """Energy of the step with the fix, J, with its 80 % interval; None if the run measured no power."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One combination of changes."""
+
+    kept: object
+    """Objects whose ids are its key: while they are alive, the ids stay unique."""
+    step_ns: Callable[[], float]
+    """Waits for its simulated step, ns."""
+    work_j: float | None
+    """Energy of the GPU work of its step, J."""
 
 
 class Steps:
@@ -40,7 +56,8 @@ class Steps:
 
     def __init__(self, case: Analysis) -> None:
         self.case = case
-        self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
+        self.energy = step_energy(case)
+        self._known: dict[tuple[int, ...], _Known] = {}
         self._background = Background(worth_it=len(case.graph) >= FEWEST_IN_THREAD)
         self.other_processes = other_processes(case.graph)
         """The graph as in processes with a faster or slower CPU."""
@@ -64,6 +81,16 @@ class Steps:
             return max(ns, _least_ns(proposals), 1.0)
 
         return step_ns
+
+    def joules(self, changes: Iterable[Sequence[Change]], step: Range) -> Range | None:
+        """Energy of a step of this length after some changes as expected (the first), at best and at worst, which have
+        been simulated, J; None if the run measured no power."""
+        known = [self._known.get((id(self.case.graph), *map(id, one))) for one in changes]
+        works = [one.work_j for one in known if one is not None and one.work_j is not None]
+        if self.energy is None or not works:
+            return None
+        joules = self.energy.joules
+        return Range(joules(min(works), step.low), joules(works[0], step.expected), joules(max(works), step.high))
 
     def begin_host_share(self, proposals: Sequence[Proposal]) -> Callable[[], float]:
         """The same for the share of the step after some proposals that scales with CPU time, including that of
@@ -95,8 +122,9 @@ class Steps:
                 simulated = self._background.begin(mean.with_faster_cpu, graph, changed)
             else:
                 simulated = self._background.begin(mean.simulated, changed)
-            self._known[key] = (graph, changes), simulated  # keeps the objects alive, so that their ids stay unique
-        return self._known[key][1]
+            work_j = None if self.energy is None else self.energy.work_j(changed)
+            self._known[key] = _Known((graph, changes), simulated, work_j)
+        return self._known[key].step_ns
 
     def ends_of_step(self) -> tuple[tuple[MeanStep, float], ...]:
         """(mean step model, factor on every step) at either end of the mean step's 80 % interval; the factor is how
@@ -214,8 +242,21 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]
     less = _away(noise, max(_away(*longer, min(0.0, *shifts), min(gains_then)), scatter))
     more = min(_away(noise, max(_away(*shorter, max(0.0, *shifts), max(gains_then)), scatter)), most)
-    speedup = _around(gain, (less,), (more,))
-    return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
+    then_ns = Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high)))
+    return Prediction(then_ns, _around(gain, (less,), (more,)), _energy(steps, ordered, then_ns))
+
+
+def _energy(steps: Steps, ordered: Sequence[Proposal], step: Range) -> Range | None:
+    """Energy of the step with some fixes, J: with the step's interval, the best and the worst case of each fix, and
+    what the estimate itself is off by."""
+    usual = [p.change for p in ordered]
+    others = [[*usual[:i], one, *usual[i + 1 :]] for i, p in enumerate(ordered) for one in (p.best, p.worst) if one]
+    found = steps.joules([usual, *others], step)
+    if found is None or found.low <= 0:
+        return None
+    own = math.log1p(energy_calibrated.OF_FIX.value)
+    down, up = found.expected / found.low, max(found.high / found.expected, 1.0)
+    return _around(found.expected, (math.log(max(down, 1.0)), own), (math.log(up), own))
 
 
 def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) -> tuple[list[float], list[float]]:

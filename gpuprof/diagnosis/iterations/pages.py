@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gpuprof.calibration import inference as inference_calibrated
+from gpuprof.calibration import iterations as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.declared.proposal import Page
 
 _TRAINING = ("training",)
@@ -19,8 +22,9 @@ few sequences only, and the ended ones are padding.
 The lengths of each iteration's completions, which the trainer keeps in host memory: the 95th percentile is below 90 %
 of the longest.
 """,
-        gain="""
-Decoding takes the time of its steps up to the 95th percentile, at the mean time of a step; ± 10 % of what is saved.
+        gain=f"""
+Decoding takes the time of its steps up to the 95th percentile, at the mean time of a step; ±
+{percent(calibrated.SPREAD.value)} % of what is saved.
 """,
         wrong="""
 Longer completions are cut, and their rewards may change: compare the rewards. Decode steps get slower as the cache
@@ -35,10 +39,10 @@ grows, so cutting the last ones saves a little more than their share.
 Functions that call another program (a judge behind an API, a sandbox) wait most of the time. TRL calls functions one
 after another; GRPO and RLOO await coroutines together.
 """,
-        detected="""
+        detected=f"""
 Wall time and CPU time of each reward function, from TRL's own timers, or from gpuprof's where it has none. A function
-waits if its thread uses the CPU for less than 30 % of the time; at least two must wait, each for 3 % of the rewards'
-time or more, and they must not overlap already.
+waits if its thread uses the CPU for less than {percent(calibrated.WAITS.value)} % of the time; at least two must wait,
+each for 3 % of the rewards' time or more, and they must not overlap already.
 """,
         gain="""
 Together they take as long as the slowest of them; their results do not change.
@@ -137,12 +141,13 @@ the framework's measure of that difference, and correct for it (importance sampl
 In an asynchronous job generation and training run at the same time, each on its own GPUs. If the trainer waits for
 completions, more GPUs for the generator shorten the iteration, while more for the trainer do not.
 """,
-        detected="""
-The trainer's waiting as the framework logs it, 10 % of the iteration or more.
+        detected=f"""
+The trainer's waiting as the framework logs it, {percent(calibrated.BOUND.value)} % of the iteration or more.
 """,
-        gain="""
-With twice the generator's GPUs completions come up to twice as fast; 60 to 100 % of that is assumed to be reached. The
-iteration takes at least as long as the trainer works.
+        gain=f"""
+With twice the generator's GPUs completions come up to twice as fast; {percent(calibrated.SCALES.low)} to
+{percent(calibrated.SCALES.high)} % of that is assumed to be reached. The iteration takes at least as long as the
+trainer works.
 """,
         wrong="""
 If one long completion holds up the batch, more GPUs do not help: see completion_tail. You can also move GPUs from the
@@ -161,9 +166,11 @@ its full length from the beginning, and each token is written into its place.
 Concatenations of a tensor with many positions and one with a single position during generation. If decode steps were
 left out of the recording, number and time are extrapolated from the recorded ones.
 """,
-        gain="""
-The concatenations take 40 % of their time, 20 to 70 % (assumed). Nothing if the GPU waits for the CPU during most of
-decoding: an uncompiled step over a static cache took the CPU 1.1 to 1.25 times as long (measured).
+        gain=f"""
+The concatenations take {percent(inference_calibrated.CACHE_LEFT.value)} % of their time,
+{percent(inference_calibrated.CACHE_LEFT.low)} to {percent(inference_calibrated.CACHE_LEFT.high)} % (assumed). Nothing
+if the GPU waits for the CPU during most of decoding: an uncompiled step over a static cache took the CPU 1.1 to 1.25
+times as long (measured).
 """,
         wrong="""
 Attention over a static cache reads its full length, filled or not. On a GPU transformers also compiles the decode step
@@ -180,9 +187,10 @@ Serving engines such as vLLM keep the batch full, launch a decode step as one CU
         detected="""
 Generation by transformers.generate, and the share of it in which the GPU works.
 """,
-        gain="""
-A range from published throughput, not from this run: 2 to 15 times the tokens per second, 5 expected. It is limited by
-the GPU's recorded work without ended sequences.
+        gain=f"""
+A range from published throughput, not from this run: {calibrated.ENGINE.low:g} to {calibrated.ENGINE.high:g} times the
+tokens per second, {calibrated.ENGINE.value:g} expected. It is limited by the GPU's recorded work without ended
+sequences.
 """,
         wrong="""
 The engine needs memory in addition to the training, and the weights must be copied to it after each update, which the
@@ -200,10 +208,12 @@ ended sequences leave.
         detected="""
 Tokens that the loops computed − tokens of the completions.
 """,
-        gain="""
+        gain=f"""
 At most the GPU's time for tokens of ended sequences; half of it is expected (assumed). A decode step of generate_batch
-costs the CPU 5.5 times as much as one of generate, 2 to 8 (measured without flash attention: 57 ms instead of 10 with
-an H100, 100 and 135 instead of 19 with an H200), and a call takes 0.5 s more, 0.2 to 3.
+costs the CPU {calibrated.CONTINUOUS_STEP.value:g} times as much as one of generate, {calibrated.CONTINUOUS_STEP.low:g}
+to {calibrated.CONTINUOUS_STEP.high:g} (measured without flash attention: 57 ms instead of 10 with an H100, 100 and 135
+instead of 19 with an H200), and a call takes {calibrated.CONTINUOUS_S.value:g} s more, {calibrated.CONTINUOUS_S.low:g}
+to {calibrated.CONTINUOUS_S.high:g}.
 """,
         wrong="""
 transformers' continuous batching schedules on the CPU, and uses CUDA graphs only with flash attention: if the CPU
@@ -276,8 +286,9 @@ take longer than their bytes need.
         detected="""
 The time of the phase, and the size of the model's parameters.
 """,
-        gain="""
-The bytes at 20 GB/s, 5 to 100 (assumed); for a model with adapters only the adapters' bytes.
+        gain=f"""
+The bytes at {calibrated.SYNC_RATE.value:g} GB/s, {calibrated.SYNC_RATE.low:g} to {calibrated.SYNC_RATE.high:g}
+(assumed); for a model with adapters only the adapters' bytes.
 """,
         wrong="""
 The phase contains other work too: the engine goes to sleep and wakes up, adapters are merged. A faster link does not
@@ -292,8 +303,9 @@ shorten those.
 Scores and log-probabilities need the completions but not each other. Reward functions that wait for another program can
 do so while the model computes log-probabilities.
 """,
-        detected="""
-Reward functions that use the CPU for less than 30 % of their time, and the time of log-probabilities without gradients.
+        detected=f"""
+Reward functions that use the CPU for less than {percent(calibrated.WAITS.value)} % of their time, and the time of
+log-probabilities without gradients.
 """,
         gain="""
 The shorter of the two overlaps with the longer; at least half of it.

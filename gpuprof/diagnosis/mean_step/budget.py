@@ -28,9 +28,9 @@ from gpuprof.units import Assumed, Share, Steps
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that appear in the first steps of their kind and then stop, unless they are seen to recur."""
-WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
-"""A step among the first WARM_UP_STEPS of a stretch is still warming up if more of its time than WARM_UP × the usual
-step is explained neither by its work nor by a measured cause."""
+WARM_UP_STEPS: Assumed[Steps] = 3
+"""First steps of a stretch, which may still be warming up: one is if more of its time than a calibrated multiple of the
+usual step is explained neither by its work nor by a measured cause."""
 LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A cause counts for a step if it took at least this share of the usual step."""
 FEWEST_OF_MEAN: Assumed[Steps] = 4
@@ -128,7 +128,7 @@ def attributed(stretch: Stretch) -> dict[str, F64]:
     beyond = {cause: _beyond_usual(cause, ns) for cause, ns in measured.items()}
     total = np.sum(list(beyond.values()), axis=0) if beyond else np.zeros(len(excess))
     warm_up = np.where(np.arange(len(excess)) < WARM_UP_STEPS, excess - total, 0.0)
-    warm_up[warm_up < WARM_UP * stretch.usual_ns] = 0
+    warm_up[warm_up < calibrated.WARM_UP.value * stretch.usual_ns] = 0
     if warm_up.any():
         beyond["warm_up"], total = warm_up, total + warm_up
     part = np.divide(excess, total, out=np.zeros_like(excess), where=total > 0).clip(0, 1)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Signed
 from gpuprof.calibration import noise as noise_calibrated
+from gpuprof.replay.mean_step import PAUSES
 from gpuprof.units import Assumed, Ratio, Share
 
 NAMES = {
@@ -95,13 +96,13 @@ class Budget:
     def lumps_ns(self) -> dict[str, float]:
         """Cause → time that it adds to the mean step, for all that only some steps do, except waits for batches."""
         found = {one.cause: float(one.mean_ns or 0) for one in self.excess if one.cause != "input"}
-        return found | ({"pauses": float(self.paused_ns)} if self.paused_ns else {})
+        return found | ({PAUSES: float(self.paused_ns)} if self.paused_ns else {})
 
     @property
     def lumps_every(self) -> dict[str, float]:
         """Cause → steps from one event to the next, if any was measured or the program's settings say so."""
         every = {one.cause: one.every or self.steps / one.steps for one in self.excess if one.every or one.steps}
-        return every | ({"pauses": self.steps / self.pauses} if self.pauses else {})
+        return every | ({PAUSES: self.steps / self.pauses} if self.pauses else {})
 
     @property
     def left_out(self) -> tuple[Once, ...]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.mean_step.budget import Stretch, attributed
+from gpuprof.replay.mean_step import PAUSES, VARIATION
 from gpuprof.tracefile.trace import I64
 
-USUAL, PAUSES, VARIATION = "usual", "pauses", "variation"
-"""Parts of a step that are no cause: the time that its work explains, and unexplained time in steps that paused and in
-the others."""
+USUAL = "usual"
+"""Part of a step: the time that its work explains. PAUSES and VARIATION are unexplained time in steps that paused and
+in the others."""
 
 
 @dataclass(frozen=True, slots=True)

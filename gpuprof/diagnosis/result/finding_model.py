@@ -107,6 +107,9 @@ class Finding:
     overlaps: Words | None = None
     """Title of an earlier finding in the same list that takes off mostly the same time, or excludes this one; None: it
     takes off other time than those before it."""
+    step_j: Range | None = None
+    """Energy of a step with the fix, once it works, J: for the same GPUs as run.energy.step_j, and with the fix's work.
+    None if the run measured no power."""
 
     @property
     def shown_lines(self) -> tuple[FixLine, ...]:

@@ -149,11 +149,11 @@ def _different_steps(steps: Steps, budget: Budget | None, unit: Unit) -> Doubt |
         return None
     low, median, high = np.percentile(each, (10, 50, 90))
     spread = float((high - low) / max(median, 1.0))
-    if spread <= calibrated.ALIKE.value:
+    if spread <= calibrated.STEPS_ALIKE.value:
         return None
     text = f"recorded {unit}s differ by {100 * spread:.0f} %: record a run with gpuprof trace, which times more of them"
     return Doubt(
-        min(calibrated.PER_SPREAD.value * (spread - calibrated.ALIKE.value), calibrated.MOST_SPREAD.value), text
+        min(calibrated.PER_SPREAD.value * (spread - calibrated.STEPS_ALIKE.value), calibrated.MOST_SPREAD.value), text
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.detect.cpu.collecting import Collecting
 from gpuprof.diagnosis.idle.gaps import CAUSES, COLLECTING, IDLE_CAUSES, calls_by_cause
 from gpuprof.diagnosis.result.diagnosis import CauseTime, DeviceEstimate
 from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.cpu.cpu_compute import computing
-from gpuprof.timeline.cpu.dispatch import DISPATCH_NS, has_ops
+from gpuprof.timeline.cpu.dispatch import has_ops
 from gpuprof.timeline.cpu.silence import holes
 from gpuprof.timeline.cpu.slow_calls import within_slow
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
@@ -205,7 +206,7 @@ def _host_causes(graph: Graph) -> np.ndarray:
     if len(timeline.trace.ops):
         ops = np.append(timeline.trace.ops.kind == 0, False)
         in_op = _within_op(graph, ops)
-    bare = graph.recorded_end_ns - graph.recorded_start_ns <= DISPATCH_NS
+    bare = graph.recorded_end_ns - graph.recorded_start_ns <= thresholds_calibrated.DISPATCH_NS.whole
     bare &= not has_ops(timeline.trace)
     cause[in_op | bare | (graph.call >= 0)] = CAUSES.index("launch")
     cause[np.append(within_slow(timeline), False)[graph.scope]] = CAUSES.index("slow_call")

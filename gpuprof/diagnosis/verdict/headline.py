@@ -112,7 +112,30 @@ LARGE_GAIN: Assumed[Ratio] = 1.1
 
 def headline(diagnosis: Diagnosis) -> str:
     """`EVALUATION 43 %`, `WAITING FOR THE CPU to launch kernels and run Python 72 %`: the share is of the mean step."""
-    return _without_verdict(diagnosis) or _iteration(diagnosis) or _of_step(diagnosis)
+    return _without_verdict(diagnosis) or _iteration(diagnosis) or _of_step(diagnosis)[0]
+
+
+def key_and_why(diagnosis: Diagnosis) -> str:
+    """The key; with what it means where the headline names something else."""
+    said, verdict = key(diagnosis), diagnosis.verdict
+    if not said or diagnosis.iteration is not None or verdict.unclear or verdict.bound == "balanced":
+        return said
+    subject = _of_step(diagnosis)[1]
+    if _agrees(diagnosis, subject):
+        return said
+    return f"{said}: {_RESOURCES[str(verdict.bound)]} twice as fast gains most"
+
+
+def _agrees(diagnosis: Diagnosis, subject: str) -> bool:
+    """Whether what the headline names is what the verdict does."""
+    bound, cause = diagnosis.verdict.bound, diagnosis.verdict.cause
+    if subject in ("", bound):
+        return True
+    if bound == "host":
+        slow = subject == "slow_call" and cause in (*_SLOW, "slow_call")
+        lump = {"new_shapes": "planning"}.get(subject, subject) == cause
+        return (subject == CPU and cause in (None, *_CPU)) or slow or lump
+    return subject in _OF_RESOURCE.get(bound or "", ()) or (subject == "worker_starts" and bound == "input")
 
 
 def key(diagnosis: Diagnosis) -> str:
@@ -178,22 +201,23 @@ def _excess_shares(diagnosis: Diagnosis) -> dict[str, float]:
     return {one.cause: float(one.mean_ns) for one in found if one.mean_ns and one.cause != "input"}
 
 
-def _of_step(diagnosis: Diagnosis) -> str:
+def _of_step(diagnosis: Diagnosis) -> tuple[str, str]:
+    """(the headline, what it names: a part of the step or a bound; empty where that is what the verdict says)."""
     if diagnosis.cpu_step is not None:
-        return _on_cpu(diagnosis, diagnosis.cpu_step)
+        return _on_cpu(diagnosis, diagnosis.cpu_step), ""
     verdict, bars = diagnosis.verdict, [bar for bar in step_parts.bars(diagnosis) if bar.total_ns > 0]
     if verdict.bound is None:
-        return "NO VERDICT"
+        return "NO VERDICT", ""
     if verdict.second is not None:
-        return f"UNCLEAR: {_RESOURCES[verdict.bound]} or {_RESOURCES[verdict.second]}"
+        return f"UNCLEAR: {_RESOURCES[verdict.bound]} or {_RESOURCES[verdict.second]}", ""
     if not bars:
-        return key(diagnosis)
+        return key(diagnosis), ""
     if not verdict.unclear:
         return _of_bars(diagnosis, bars)
     unknown = _not_known(_fullest(bars))
     if unknown >= MOSTLY_UNKNOWN:
-        return f"UNCLEAR: WAITING for what was not recorded {share(unknown, 1)}"
-    return f"UNCLEAR, most likely {_of_bars(diagnosis, bars)}"
+        return f"UNCLEAR: WAITING for what was not recorded {share(unknown, 1)}", ""
+    return f"UNCLEAR, most likely {_of_bars(diagnosis, bars)[0]}", ""
 
 
 def _fullest(bars: list[Bar]) -> Bar:
@@ -206,29 +230,29 @@ def _not_known(bar: Bar) -> float:
     return sum(part.ns for part in bar.parts if part.idle and part.key in ("unknown", step_parts.IDLE)) / bar.total_ns
 
 
-def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> str:
+def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> tuple[str, str]:
     verdict, bar = diagnosis.verdict, _fullest(bars)
     shares = _shares(bar)
     first = max(shares, key=lambda name: shares[name], default="")
     most = shares.get(first, 0.0)
     idle = sum(one.idle_ns() / one.total_ns for one in bars) / len(bars)
     if verdict.turns > 1 and idle >= max(TAKING_TURNS_IDLE, most if first in step_parts.NEITHER else 0.0):
-        return f"THE GPUS TAKE TURNS, idle {share(idle, 1)} on average"
+        return f"THE GPUS TAKE TURNS, idle {share(idle, 1)} on average", "turns"
     if verdict.cause == "straggler":
-        return "WAITING FOR ONE SLOW RANK"
+        return "WAITING FOR ONE SLOW RANK", ""
     busy = bar.busy_ns() / bar.total_ns
     on_gpu = verdict.bound in PARTS or (verdict.bound == "balanced" and _limits(diagnosis) == ["device"])
     if on_gpu and busy >= most:
-        return _gpu(diagnosis, busy)
+        return _gpu(diagnosis, busy), ""
     if verdict.bound == "balanced" and not on_gpu:
-        return _several(diagnosis, shares, bar)
+        return _several(diagnosis, shares, bar), ""
     if most < LEAST_NAMED_SHARE:
-        return _of_verdict(diagnosis)
+        return _of_verdict(diagnosis), ""
     words = _words(diagnosis, bar, first)
     ns, of_finding = _of_finding(diagnosis)
     if ns > most * bar.total_ns and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
-        return f"{of_finding} {share(ns / bar.total_ns, 1)}"
-    return f"{words} {share(most, 1)}"
+        return f"{of_finding} {share(ns / bar.total_ns, 1)}", "finding"
+    return f"{words} {share(most, 1)}", first
 
 
 def _of_finding(diagnosis: Diagnosis) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.result.diagnosis import UNCLEAR_CONFIDENCE, Family, Verdi
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.verdict.doubts import Doubt, remaining
 from gpuprof.diagnosis.verdict.estimate import host_causes
-from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of
+from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of, capped
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -30,6 +30,9 @@ DRAWS: Assumed[Draws] = 40
 
 _CLOSE = "what would gain most differs within the noise of what was measured"
 """Why the verdict is unclear if the recording lacks nothing."""
+
+NEEDED = ("launch", "python", "unknown")
+"""Parts of the CPU's time that every training has, and what was not recorded."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
@@ -56,7 +59,9 @@ def host_cause(graph: Graph) -> str | None:
     """Which part of the CPU's time limits the step: launches, Python, allocations, or waiting for the device.
 
     Waits of synchronising calls count with the gain of the step without them, including refilling the queue; waits of
-    calls that free memory (cudaFree waits for the device) count for the allocator. None if most is unrecorded time.
+    calls that free memory (cudaFree waits for the device) count for the allocator. As for the verdict, twice what half
+    the time gains counts, at most what none of it gains. Of causes whose gains cannot be distinguished it is one that a
+    training can do without: any but launches and Python. None if most is unrecorded time.
     """
     step = step_of(graph)
     cause = host_causes(graph)
@@ -68,11 +73,16 @@ def host_cause(graph: Graph) -> str | None:
         if nodes.any():
             free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph
             waited = step_of(free) if free is not graph else step
-            gains[name] = step - waited + 2 * (waited - step_of(scaled(free, nodes, 0.5)))
+            half, none = (waited - step_of(scaled(free, nodes, factor)) for factor in (0.5, 0.0))
+            gains[name] = step - waited + min(2 * half, none)
     waits &= ~of_allocator
     if waits.any():
         gains["sync"] = step - step_of(without_edges(graph, waits))
-    largest = max(gains, key=lambda name: gains[name]) if gains else "launch"
+    if not gains:
+        return "launch"
+    by_gain = sorted(gains, key=lambda name: -gains[name])
+    close = [name for name in by_gain if gains[by_gain[0]] - gains[name] < EQUAL_SENSITIVITY * step]
+    largest = next((name for name in close if name not in NEEDED), by_gain[0])
     if largest == "unknown":
         return None
     return slow_kind(graph) if largest == "slow_call" else largest
@@ -164,9 +174,9 @@ def _lump(graph: Graph, mean: MeanStep) -> str | None:
     largest = max(lumps, key=lambda cause: lumps[cause], default=None)
     if largest is None:
         return None
-    usual = mean.of(graph) - mean.of(scale(graph, host=0.5))
+    half, none = (mean.of(graph) - mean.of(scale(graph, host=factor)) for factor in (0.5, 0.0))
     largest_ns, name = lumps[largest], {"new_shapes": "planning"}.get(largest, largest)
-    return name if 0.5 * largest_ns > usual else None
+    return name if largest_ns > min(2 * half, none) else None
 
 
 def confidence(
@@ -180,12 +190,14 @@ def confidence(
     """The share of draws in which the verdict stays.
 
     A draw takes the CPU's time as it is or at either end of its range, likewise the mean step if some steps are longer
-    than the usual one, and adds noise to every sensitivity.
+    than the usual one, and adds noise to every sensitivity, of which none exceeds what an absence gains.
     """
-    cases = [found, found, *(sensitivities(graph, parts_ns, mean) for graph in (removal.quicker, removal.slower))]
+    now = capped(found, gain_without(removal.graph, mean))
+    others = [(graph, mean) for graph in (removal.quicker, removal.slower)]
     if mean is not None and ends is not None and mean.has_excess:
-        cases += [sensitivities(removal.graph, parts_ns, mean.with_mean(ns)) for ns in ends]
-    return stays(cases, bound)
+        others += [(removal.graph, mean.with_mean(ns)) for ns in ends]
+    cases = [capped(sensitivities(graph, parts_ns, of), gain_without(graph, of)) for graph, of in others]
+    return stays([now, now, *cases], bound)
 
 
 def stays(cases: Sequence[Sensitivities], bound: Bound, unknown: float = 0.0) -> float:

@@ -15,10 +15,6 @@ from gpuprof.projection.memory.activations import Activations, Line, Recorded, a
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.units import Assumed, Samples
 
-GIB_OF_GB = 2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9
-"""What drivers report over the gigabytes of a GPU's name, which are binary ones."""
-CONTEXT_BYTES = int(calibrated.CONTEXT_BYTES.value)
-"""Driver, CUDA's context and libraries, in addition to what the allocator holds."""
 MOST_BATCH: Assumed[Samples] = 1_000_000
 """A batch that is larger is one that memory does not limit."""
 
@@ -82,8 +78,8 @@ def usage(
 
 def usable_bytes(gpu: Gpu, memory_bytes: int | None = None) -> int:
     """What tensors may take; `memory_bytes`: as its driver reported it."""
-    total = memory_bytes or gpu.memory_bytes * GIB_OF_GB
-    return int((total - CONTEXT_BYTES) / calibrated.FRAGMENTS.value)
+    total = memory_bytes or gpu.memory_bytes * (2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9)
+    return int((total - calibrated.CONTEXT_BYTES.whole) / calibrated.FRAGMENTS.value)
 
 
 def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: int | None = None) -> MemoryFit:

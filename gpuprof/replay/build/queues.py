@@ -12,8 +12,6 @@ from gpuprof.replay.build.work import Work
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Launches, Ratio, Share
 
-QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
-"""Launched and unfinished items that a stream takes, where the recording does not show it filled."""
 FEWEST_FULL: Assumed[Launches] = 5
 FULL_SHARE: Assumed[Share] = 0.9
 UNRECORDED_ITEMS: Assumed[Share] = 1 / 64
@@ -162,6 +160,7 @@ def _limit(streams: list[_Items], own: dict[int, float]) -> int:
         soon += (took / np.maximum(left, 1)).tolist()
     full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= FULL_SHARE
     full = full and (
-        np.median(longer) >= LONG_CALL or (most >= DEEP_QUEUE * QUEUE_ITEMS and np.median(soon) >= SOON_CALL)
+        np.median(longer) >= LONG_CALL
+        or (most >= DEEP_QUEUE * calibrated.QUEUE_ITEMS.whole and np.median(soon) >= SOON_CALL)
     )
-    return most if full else max(QUEUE_ITEMS, most + 1)
+    return most if full else max(calibrated.QUEUE_ITEMS.whole, most + 1)

@@ -116,7 +116,10 @@ def _longest(diagnosis: Diagnosis, now: float) -> float:
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
-    conditions = tuple(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))
+    energy, conditions = (
+        tuple(f"{line[0].upper()}{line[1:]}." for line in lines)
+        for lines in (fixes.energy_after(finding, diagnosis), fixes.conditions(finding, diagnosis))
+    )
     low, expected, high = (100 * v / finding.work / longest for v in _values(fixes.step_after(finding, now)))
     return Card(
         number=number,
@@ -133,7 +136,7 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         how=tuple(_block(is_code, lines) for is_code, lines in blocks(finding.shown_lines)),
         conditions=conditions,
         lines=tuple(shown(line, fixes.LINE_WIDTH) for line in fixes.known_lines(finding)),
-        facts=(*statements, *conditions),
+        facts=(*statements, *energy, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )

@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.verdict.headline import headline, key
+from gpuprof.diagnosis.verdict.headline import headline, key, key_and_why
 from gpuprof.report import charts, labels, palette
 from gpuprof.report.names import escape
 from gpuprof.report.page import budget_rows, content, fix_cards, step_bars
@@ -60,7 +60,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         unit=diagnosis.unit,
         each=diagnosis.unit.a,
         verdict=headline(diagnosis),
-        key=key(diagnosis),
+        key=key_and_why(diagnosis),
         family=diagnosis.verdict.family or "none",
         name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
         headline=content.headline(diagnosis),

@@ -17,7 +17,7 @@ from gpuprof.report import labels
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow, prose
 from gpuprof.report.names import escape, file_name, shown
-from gpuprof.report.numbers import amount, duration, duration_range, long_duration
+from gpuprof.report.numbers import amount, duration, duration_range, joules, long_duration
 from gpuprof.report.words import words
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.settle import commands, fitting, settle
@@ -248,6 +248,16 @@ def conditions(finding: Finding, diagnosis: Diagnosis, overlapping: bool = True)
     if finding.once_ns:
         found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it pays off")
     return found
+
+
+def energy_after(finding: Finding, diagnosis: Diagnosis) -> list[str]:
+    """`energy: 2.8 → 1.9 J a step (1.6 J to 2.4 J)`, for equal work; empty if the run measured no power."""
+    now, then = diagnosis.run.energy if diagnosis.run else None, finding.step_j
+    if now is None or then is None:
+        return []
+    low, usual, high = (joules(value / finding.work) for value in (then.low, then.expected, then.high))
+    alike = f"for the work of {diagnosis.unit.a}" if finding.work != 1 else diagnosis.unit.a
+    return [f"energy: {joules(now.step_j)} → {usual} {alike} ({low} to {high})"]
 
 
 def _alternatives(finding: Finding, diagnosis: Diagnosis) -> list[str]:

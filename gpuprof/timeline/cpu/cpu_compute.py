@@ -20,7 +20,6 @@ from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Elements
 
-LEAST_NS = int(calibrated.COMPUTES_NS.value)
 FEWEST_ELEMENTS: Assumed[Elements] = 10_000
 """Elements of a tensor from which on an op that launches nothing takes time to compute on it."""
 _LIBRARY = re.compile(r"^(?!autograd::|c10d::|torch::|cuda)\w+::")
@@ -33,7 +32,7 @@ def computing(timeline: Timeline) -> Mask:
     """Rows of ops that compute on tensors in host memory: nothing in them launches, they take over 50 µs of their own,
     and have a large tensor where shapes were recorded."""
     trace, ops = timeline.trace, timeline.trace.ops
-    found = (ops.kind == OP) & ~_launching(timeline) & (_own_ns(timeline) >= LEAST_NS)
+    found = (ops.kind == OP) & ~_launching(timeline) & (_own_ns(timeline) >= calibrated.COMPUTES_NS.whole)
     found &= trace.rows_named(ops.name, _LIBRARY.match)
     slow = slow_calls(timeline)
     found[slow.op[slow.kind != UNKNOWN]] = False

@@ -13,10 +13,6 @@ from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
 from gpuprof.units import Assumed, Ops
 
-DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
-"""Between the calls of two ops a thread that launches spends less than this. In a longer stretch the host does
-something else."""
-
 FAR = np.iinfo(np.int64).max
 """After the end of every recording."""
 
@@ -34,7 +30,7 @@ def recorded_ops(trace: Trace) -> Mask:
     return (trace.ops.kind != OP) | (trace.ops_from is None)
 
 
-def bridged(calls: Intervals, most_ns: int = DISPATCH_NS) -> Intervals:
+def bridged(calls: Intervals, most_ns: int = calibrated.DISPATCH_NS.whole) -> Intervals:
     """The intervals with the stretches of up to `most_ns` between them."""
     if len(calls) < 2:
         return calls

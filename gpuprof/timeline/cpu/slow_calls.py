@@ -28,11 +28,9 @@ KINDS = ("planning", "loading", "compile", "allocator", "locking", "unknown")
 another thread runs ops, or what is not known."""
 PLANNING, LOADS, COMPILES, ALLOCATES, LOCKS, UNKNOWN = range(len(KINDS))
 
-LEAST_NS = int(calibrated.LEAST_NS.value)
-PLANNING_NS = int(thresholds.PLANNING_NS.value)
 FEWEST_LIKE: Assumed[Ops] = 2
 """Other ops of the same name, at least, whose median is what is usual; with fewer it is the calibrated time."""
-SILENT_NS: Assumed[WholeNs] = LEAST_NS // 2
+SILENT_NS: Assumed[WholeNs] = calibrated.LEAST_NS.whole // 2
 """Stretches that are shorter are Python code between calls."""
 NAMING_SHARE: Assumed[Share] = 0.5
 """Share of a slow op's own time that a kind of call must take to be what it does."""
@@ -81,7 +79,10 @@ def slow_calls(timeline: Timeline) -> SlowCalls:
     outermost = np.flatnonzero(compiling & ~_has_ancestor(timeline, compiling))
     own, usual = _own_and_usual(timeline)
     slow = np.flatnonzero(
-        inside_window & (ops.kind == OP) & (own >= LEAST_NS) & (own >= calibrated.TIMES.value * usual)
+        inside_window
+        & (ops.kind == OP)
+        & (own >= calibrated.LEAST_NS.whole)
+        & (own >= calibrated.TIMES_USUAL.value * usual)
     )
     if len(slow) and compiling.any():
         slow = slow[~inside(timeline.nesting, compiling)[slow]]
@@ -114,7 +115,7 @@ def _own_and_usual(timeline: Timeline) -> tuple[I64, F64]:
     launches = np.zeros(len(ops), bool)
     rows = timeline.links.op
     launches[rows[rows >= 0]] = True
-    long = (own >= LEAST_NS) & (ops.kind == OP)
+    long = (own >= calibrated.LEAST_NS.whole) & (ops.kind == OP)
     for name in np.unique(ops.name[long]).tolist():
         mine = ops.name == name
         like = own[mine & ~long]
@@ -143,7 +144,7 @@ def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, fl
 
     waits = spans(_WAITS).total
     own_ns = own.total - waits
-    if own_ns < max(LEAST_NS, calibrated.TIMES.value * usual_ns):
+    if own_ns < max(calibrated.LEAST_NS.whole, calibrated.TIMES_USUAL.value * usual_ns):
         return None
     silence = _less(own, union(calls.start_ns[mine], calls.end_ns[mine]))
     stretches = silence.end - silence.start
@@ -171,19 +172,19 @@ def _plans(timeline: Timeline, row: int, own_ns: int) -> bool:
     Of an op without like ones the recording does not show that it is usually short: then only if it takes long.
     """
     ops = timeline.trace.ops
-    if own_ns < PLANNING_NS or not _launches(timeline, row):
+    if own_ns < thresholds.PLANNING_NS.whole or not _launches(timeline, row):
         return False
     mine = (ops.name == ops.name[row]) & (ops.thread == ops.thread[row])
     whole = ops.end_ns - ops.start_ns
     if (
-        int(np.count_nonzero(mine & (whole < LEAST_NS))) < FEWEST_LIKE
-        and own_ns < calibrated.LONG_PLANNING.value * PLANNING_NS
+        int(np.count_nonzero(mine & (whole < calibrated.LEAST_NS.whole))) < FEWEST_LIKE
+        and own_ns < calibrated.LONG_PLANNING.value * thresholds.PLANNING_NS.whole
     ):
         return False
     if not any(letter.isdigit() for letter in timeline.trace.text(int(ops.dims[row])) or ""):
         return True  # its shapes were not recorded
     same = mine & (ops.dims == ops.dims[row])
-    return not np.any(same & (ops.start_ns < ops.start_ns[row]) & (whole < LEAST_NS))
+    return not np.any(same & (ops.start_ns < ops.start_ns[row]) & (whole < calibrated.LEAST_NS.whole))
 
 
 def _outside(timeline: Timeline, row: int) -> Intervals:

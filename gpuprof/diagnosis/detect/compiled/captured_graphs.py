@@ -16,10 +16,6 @@ from gpuprof.tracefile.trace import Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Change
 
-GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
-"""Time to launch a graph and check its inputs, at best and as expected, ns. Guards and the rest of a pass of compiled
-code are already in its recording."""
-
 
 def graphed(found: Passes, way: int) -> Change:
     """Eager passes, compiled and captured in CUDA graphs; `way` as for `compiled`."""
@@ -45,7 +41,8 @@ def captured(graph: Graph, host: Mask, work: Mask, graphs: int, way: int) -> Cha
         less = removed(graph, host)
         less = less.with_edges(_edges_at_once(less, work))
         duration = less.duration_ns.copy()
-        duration[entries] += graphs * GRAPH_NS[way]
+        # Guards and the rest of a pass of compiled code are in its recording.
+        duration[entries] += graphs * calibrated.GRAPH_NS.rising[way]
         return less.with_durations(duration)
 
     return change

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.replay.graph import COPY, SYNC
+from gpuprof.replay.graph import COPY, SYNC, TRANSFER, Graph, launcher_of
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.remembered import remembered
@@ -39,7 +39,8 @@ class BrokenAt:
     times: float
     """How often it occurs per step."""
     between: Mask
-    """CPU work between the two graph calls, and that of setting up the second one, forward and backward."""
+    """CPU work between the two graph calls, and that of setting up the second one, forward and backward; and what their
+    generated code computes on the CPU itself, with values that it waited for."""
     eager: Mask
     """GPU work launched in between, and its backward work."""
     waits: Mask
@@ -82,10 +83,10 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     of_call = nodes_in(graph, after)
     of_call_backward = nodes_in(graph, backward_of(case, after))
     generated = case.nodes_within(case.ops_named(GENERATED.search))
-    waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waiting = _waiting(graph)
     host = (graph.lane >= 0) & ~graph.waits
     launch_ns = float(graph.duration_ns[host & generated].sum()) / max(int((graph.on_gpu & generated).sum()), 1)
+    on_cpu = host & generated & _computed_on_cpu(case)
     found = []
     for number, broken in enumerate(compiler.breaks):
         mine = which[pairs] == number
@@ -94,19 +95,48 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
         # An op without a gradient carries the number of the next op, here the second graph, whose backward is excluded.
         between, back = _of(of_gap, mine) & ~generated, _of(of_gap_backward, mine) & ~generated
         call = _of(of_call, mine) | _of(of_call_backward, mine)
+        computed = on_cpu & (call | _of(of_first, mine))
         found.append(
             BrokenAt(
                 broken,
                 float(mine.sum()) / case.steps,
-                host & (between | back | (call & ~generated)),
+                host & (between | back | (call & ~generated) | computed),
                 graph.on_gpu & (between | back),
                 (between | _of(of_first, mine)) & waiting,
-                host & call & generated,
+                host & call & generated & ~computed,
                 float(sum(mine[_stretches(each, host & generated)].sum() for each in (of_call, of_call_backward))),
                 launch_ns,
             )
         )
     return tuple(sorted(found, key=lambda one: -one.times))
+
+
+def _computed_on_cpu(case: Analysis) -> Mask:
+    """Nodes of generated code that computes on the CPU: what follows a wait for a copy, and launches nothing any more;
+    and all of a graph without GPU work."""
+    graph, parent = case.graph, case.timeline.nesting.parent
+    call = np.full(len(graph), -1, np.int64)
+    inside = case.nodes_within(case.ops_named(GENERATED.search)) & (graph.lane >= 0)
+    call[inside] = climb(graph.scope[inside], parent, case.ops_named(GENERATED.search))
+    source = launcher_of(graph)[graph.on_gpu & (graph.resource != TRANSFER)]
+    launched, waited = np.full(len(case.trace.ops), -np.inf), np.full(len(case.trace.ops), np.inf)
+    source = source[(source >= 0) & (call[source] >= 0)]
+    np.maximum.at(launched, call[source], graph.recorded_start_ns[source])
+    waits = np.flatnonzero(inside & _waiting(graph))
+    np.minimum.at(waited, call[waits], graph.recorded_start_ns[waits])
+    copies = launcher_of(graph)[graph.on_gpu]
+    copies = copies[(copies >= 0) & (call[copies] >= 0)]
+    alone = np.ones(len(case.trace.ops), bool)
+    alone[call[copies]] = False
+    since = np.where(alone, -np.inf, np.maximum(launched, waited))
+    return inside & (graph.recorded_start_ns > since[call])
+
+
+def _waiting(graph: Graph) -> Mask:
+    """Nodes that wait for GPU work or a copy."""
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return waiting
 
 
 def _of(stretch: I64, mine: Mask) -> Mask:

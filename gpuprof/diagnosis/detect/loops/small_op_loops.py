@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 MOST_PERIOD: Assumed[Ops] = 48
-"""Most ops in one iteration of a loop; longer ones are parts of a model."""
+"""Most ops in one iteration of a loop without a loop inside; longer ones are parts of a model."""
+MOST_OUTER: Assumed[Ops] = 160
+"""Most ops in one iteration of an outer loop, each loop inside counted as one of its own iterations."""
 FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Fewest iterations of a loop. Chunks of a tensor, and terms of a loss, are fewer."""
 FEWEST_OPS: Assumed[Ops] = 32
@@ -99,10 +101,9 @@ def _find(case: Analysis) -> SmallLoops | None:
         return None
     names = ops.name[rows].astype(np.int64)
     bad = case.ops_named(lambda name: name in LAYERS or name in FILES or not name.startswith("aten::"))[rows]
-    first, period, rounds = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    first, rounds, begin, last = found_loops(names, family, bad)
     if not len(first):
         return None
-    first, period, rounds, begin, last = joined(names, family, bad, first, period, rounds)
     stretches = Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
     views = case.ops_named(lambda name: name in VIEWS)[rows]
     works = _launch(case, stretches) | ~np.array([views[a : b + 1].all() for a, b in zip(first, last, strict=True)])
@@ -141,6 +142,42 @@ def _own_ops(case: Analysis) -> tuple[I64, I64]:
     rows, around = rows[order], around[order]
     changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(around, prepend=-2) != 0)
     return rows, np.cumsum(changes)
+
+
+def found_loops(names: I64, family: I64, bad: Mask) -> tuple[I64, I64, I64, I64]:
+    """(first position, rounds, begin of the last round, last position) of the loops: of a loop in a loop the outer
+    one, whose rounds differ only by how often the inner ones go round."""
+    simple = repeated(names, family, bad, MOST_PERIOD, FEWEST_ROUNDS, FEWEST_OPS)
+    first, _, rounds, begin, last = joined(names, family, bad, *simple)
+    around = _outer(names, family, bad, first, last)
+    inside = np.zeros(len(first), bool)
+    for start, _, _, end in around:
+        inside |= (first >= start) & (last <= end)
+    columns = [np.stack([first, rounds, begin, last], 1)[~inside], np.array(around, np.int64).reshape(-1, 4)]
+    found = np.concatenate(columns)
+    found = found[np.argsort(found[:, 0], kind="stable")]
+    return found[:, 0], found[:, 1], found[:, 2], found[:, 3]
+
+
+def _outer(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> list[tuple[int, int, int, int]]:
+    """Loops around others, as `found_loops` returns them: what repeats once each repetition is left out but for its
+    first round. Each has some of the loops `first` to `last` inside, in less than the whole of it."""
+    if not len(first):
+        return []
+    kept = np.ones(len(names), bool)
+    for at, ops, times in zip(*(column.tolist() for column in repeated(names, family, bad, MOST_PERIOD, 2, 2)),
+                              strict=True):  # fmt: skip
+        kept[at + ops : at + ops * times] = False
+    at = np.append(np.flatnonzero(kept), len(names))
+    rows = at[:-1]
+    found = repeated(names[rows], family[rows], bad[rows], MOST_OUTER, FEWEST_ROUNDS, FEWEST_OPS)
+    around = []
+    for one, ops, times in zip(*(column.tolist() for column in found), strict=True):
+        start, begin, end = int(at[one]), int(at[one + ops * (times - 1)]), int(at[one + ops * times]) - 1
+        inner = ((last - first + 1)[(first >= start) & (last <= end)]).tolist()
+        if inner and max(inner) < (1 - MOST_BETWEEN) * (end - start + 1):
+            around.append((start, times, begin, end))
+    return around
 
 
 def repeated(

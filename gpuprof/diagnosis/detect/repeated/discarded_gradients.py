@@ -122,7 +122,7 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
     found = []
     named = case.ops_named(lambda name: name.startswith("aten::"))
     ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
-    for row in np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.end_ns <= high)).tolist():
+    for row in np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.start_ns < high)).tolist():
         inside = named & (ops.thread == ops.thread[row])
         inside &= (ops.start_ns >= ops.start_ns[row]) & (ops.end_ns <= ops.end_ns[row])
         by_place: dict[tuple[int, int], Counter[Shape]] = {}
