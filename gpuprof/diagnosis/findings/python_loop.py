@@ -56,14 +56,14 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 """,
     detected=f"""
 A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
-those that another branch interrupts), outside autograd, optimizers and data loaders, if it takes at least
-{percent(LEAST_LOOP_SHARE)} % of the step. It has no matrix multiplications, convolutions, attention or norms: those are
-layers, which need the result of the layer before. A loop that only lists tensors (views, `.detach()`) and launches
-nothing does not count: an op over all rounds needs that list, too. The other case is a model that is called again and
-again (8 rounds, 64 ops in all) on a tensor that the CPU copies to the GPU in each round, as a policy is for one
-environment after another. The result of one round can reach the next one through Python only. The rounds between two
-long pauses (at least 4 times the usual Python between rounds) are counted: their rows are known at once. Not in
-inference.
+those that another branch interrupts; around loops of different length up to 160 ops repeat), outside autograd,
+optimizers and data loaders, if it takes at least {percent(LEAST_LOOP_SHARE)} % of the step. It has no matrix
+multiplications, convolutions, attention or norms: those are layers, which need the result of the layer before. A loop
+that only lists tensors (views, `.detach()`) and launches nothing does not count: an op over all rounds needs that list,
+too. The other case is a model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU copies
+to the GPU in each round, as a policy is for one environment after another. The result of one round can reach the next
+one through Python only. The rounds between two long pauses (at least 4 times the usual Python between rounds) are
+counted: their rows are known at once. Not in inference.
 """,
     gain=f"""
 Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
