@@ -155,7 +155,7 @@ class Sampling:
         return SOON_S if is_quick else ENOUGH_S
 
     def begin(self, steps: int, extends: bool, iteration: int = 0) -> int:
-        """The stretch begins; returns its steps. steps: as planned. extends: as many as are needed until it is long
+        """The stretch begins; returns its steps. steps: as planned. extends: it lasts until it is long
         enough. iteration: steps of one, which is sampled whole. Raises OSError."""
         if extends:
             steps = fewer_steps(steps, self._step_s, self._enough_s, iteration)
@@ -198,7 +198,7 @@ class Sampling:
 
 
 def fewer_steps(planned: int, step_s: float, enough_s: float, iteration: int) -> int:
-    """Steps to sample before it is asked whether the stretch is long enough: no more than that takes, but whole
+    """Steps to sample before the first look at whether the stretch is long enough: no more than needed, but whole
     iterations. planned: the most."""
     needed = math.ceil(enough_s / step_s) if step_s > 0 else planned
     return min(planned, max(needed, FEWEST_STEPS, iteration))
