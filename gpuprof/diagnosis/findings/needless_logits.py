@@ -109,9 +109,7 @@ def _proposal(case: Analysis, nodes: Mask, text: str, shares: tuple[float, float
     return Proposal(
         title=TITLE,
         evidence=spans(case, text, nodes),
-        fix=code(
-            "hidden = model.model(tokens).last_hidden_state.flatten(0, 1)\nlogits = model.lm_head(hidden[rows])"
-        )
+        fix=code("hidden = model.model(tokens).last_hidden_state.flatten(0, 1)\nlogits = model.lm_head(hidden[rows])")
         + "  # rows: of tokens whose next one has a label, by the collator\n"
         + code("loss = cross_entropy(logits.float(), labels[rows])"),
         change=usual,
