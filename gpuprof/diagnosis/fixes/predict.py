@@ -27,7 +27,8 @@ from gpuprof.diagnosis.fixes.predicted_step import Prediction, Steps, in_order, 
 from gpuprof.diagnosis.fixes.small_change import small_change
 from gpuprof.diagnosis.fixes.together import Named, as_one, best_pair
 from gpuprof.diagnosis.plug_ins import plug_ins
-from gpuprof.diagnosis.result.diagnosis import Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
