@@ -86,6 +86,6 @@ FINDING = Declaration(
         "frozen weights cast at each use", "their copies in 16 bits are the same each time", changes_digits=True
     ),
     lowers=("slow_copies",),
-    synonyms=("frozen_weights", "base_model_dtype", "weight_casts", "torch_dtype"),
+    synonyms=("base_model_dtype", "weight_casts", "torch_dtype"),
     titles=("frozen_weights_in_bf16",),
 )

@@ -82,7 +82,7 @@ class _Ops:
         again = [at for first, last in scales for at in range(first, last + 1) if self.names[at] == _LINEAR]
         dora = self._nodes([*norms, *scales], with_python=True)
         dropout = self._nodes([(at, at) for at in (*dropouts, *(again if dropouts else ()))])
-        begins = [a if at != a - 1 else at for (a, _), at in zip(real, before, strict=True)]
+        begins = [a - 1 if at == a - 1 else a for (a, _), at in zip(real, before, strict=True)]
         own = self._nodes([(begin, self._end(b)) for begin, (_, b) in zip(begins, real, strict=True)], with_python=True)
         return Adapters(len(real), own | dropout | dora, dropout, dora, len(norms))
 
