@@ -32,7 +32,8 @@ from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
 from gpuprof.diagnosis.fixes.predicted_step import Steps, prediction
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.fix import Fix
 
 FINDINGS = (
@@ -79,11 +80,27 @@ class Price:
     def near(self) -> bool | None:
         """Whether the price, the time that the change takes off the step, is within a fifth of what was measured; of
         changes that gain. None for others."""
+        price = self.price
+        return None if price is None else abs(price[0] / price[1][1] - 1) <= OFF
+
+    @property
+    def near_a_turn(self) -> bool | None:
+        """Whether it is within a fifth of what some turn measured, or between what two did: turns on busy machines
+        differ by more than a fifth themselves. None as for `near`."""
+        if self.price is None:
+            return None
+        said, (low, _, high) = self.price
+        return low - OFF * abs(low) <= said <= high + OFF * abs(high)
+
+    @property
+    def price(self) -> tuple[float, tuple[float, float, float]] | None:
+        """The share of the step that a change takes off: as predicted, and the least, middle and most that was
+        measured. None for changes that do not gain."""
         if self.measured is None or self.measured[1] <= UP:
             return None
         gain = self.once_it_works or (self.predicted[1] if self.predicted else 1.0)
-        said = 1 - 1 / gain
-        return abs(said / (1 - 1 / self.measured[1]) - 1) <= OFF
+        low, middle, high = (1 - 1 / one for one in self.measured)
+        return 1 - 1 / gain, (low, middle, high)
 
 
 def prices(program: Program, findings: Sequence[str] = FINDINGS) -> list[Price]:
@@ -147,6 +164,7 @@ def summary(found: Sequence[Price]) -> dict[str, Share]:
         "sign right": Share(sum(one.sign_is_right for one in found), len(found)),
         "interval holds": Share(sum(one.held is True for one in found), sum(one.held is not None for one in found)),
         "price within 20 %": Share(sum(one.near is True for one in found), sum(one.near is not None for one in found)),
+        "of a turn": Share(sum(one.near_a_turn is True for one in found), sum(one.near is not None for one in found)),
     }
 
 
@@ -157,8 +175,17 @@ def lines(found: Iterable[Price]) -> Iterable[str]:
         was = "{1:.2f} ({0:.2f}–{2:.2f})".format(*one.measured) if one.measured else "failed"
         works = f"{one.once_it_works:.2f} if it works  " if one.once_it_works else ""
         mark = works + ("" if one.sign_is_right else "SIGN ") + ("OUTSIDE " if one.held is False else "")
+        mark += _off(one)
         head = f"{one.finding:18}{one.program:28.28} {one.role:5}{one.change:18.18}"
         yield f"{head}{was:20}{said:20}{one.where:13}{mark}{one.why[:90]}"
+
+
+def _off(one: Price) -> str:
+    """`takes off 0.42 of the step, 0.40 measured`."""
+    if one.price is None:
+        return ""
+    said, (_, was, _) = one.price
+    return f"takes off {said:.2f} of the step, {was:.2f} measured  "
 
 
 def main() -> int:

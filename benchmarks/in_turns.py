@@ -187,31 +187,34 @@ def compared(programs: Sequence[Program]) -> list[dict[str, Any]]:
     for name, ones in same.items():
         bare = [ns for one in ones for turn in one.turns for ns in turn.get(("bare", "off"), ())]
         for what, without, having in COMPARED:
-            us, shares, each = [], [], []
+            us, ratios, shares, each = [], [], [], []
             for one in ones:
                 pairs = [(turn[without], turn[having]) for turn in one.turns if without in turn and having in turn]
                 own = [statistics.median(b) / 1e3 - statistics.median(a) / 1e3 for a, b in pairs]
                 us += own
+                ratios += [statistics.median(b) / statistics.median(a) for a, b in pairs]
                 shares += [statistics.fmean(b) / statistics.fmean(a) - 1 for a, b in pairs]
                 each += [round(statistics.median(own), 2)] if own else []
             if us and bare:
                 rows.append({
                     "program": name, "bare_ms": statistics.median(bare) / 1e6, "what": what, "turns": len(us),
-                    "us": interval(us), "share": interval(shares), "us_by_processes": each,
+                    "us": interval(us), "ratio": interval(ratios), "share": interval(shares),
+                    "us_by_processes": each,
                 })  # fmt: skip
     return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows for people."""
-    lines = ["| bare step | | more, median step | share of the median step | mean step | processes | turns |"]
+    lines = ["| bare step | | more, median step | ratio of median steps | mean step | processes | turns |"]
     lines.append("|---:|---|---:|---:|---:|---|---:|")
     for row in rows:
         us, low, high = row["us"]
         share, least, most = (100 * one for one in row["share"])
+        ratio, smallest, largest = row["ratio"]
         lines.append(
             f"| {row['bare_ms']:.3g} ms | {row['what']} | {us:+.1f} µs ({low:+.1f} to {high:+.1f}) "
-            f"| {us / row['bare_ms'] / 10:+.2f} % | {share:+.2f} % ({least:+.2f} to {most:+.2f}) "
+            f"| {ratio:.4f} ({smallest:.4f} to {largest:.4f}) | {share:+.2f} % ({least:+.2f} to {most:+.2f}) "
             f"| {', '.join(f'{one:+.1f}' for one in row['us_by_processes'])} | {row['turns']} |"
         )
     return "\n".join(lines)

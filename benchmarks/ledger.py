@@ -2,7 +2,7 @@
 
     python -m benchmarks.ledger
     python -m benchmarks.ledger --contact
-    python -m benchmarks.ledger --truth
+    python -m benchmarks.ledger --truth [--page]
 
 For every recorded scenario: the share of the usual step that the ledger explains, and for each fix whose finding has an
 item what the step lost when it was measured, in fresh processes, against the item's time and its place among the
@@ -13,26 +13,25 @@ measured, whether its finding is the first or among the advice shown, and whethe
 the measured one.
 
 `--truth`: of each program whose author wrote down what it wastes (`largest` and `where` in scenario.json) before
-gpuprof saw it: the first of the three lines above reach that has a word of it, and whether the interval of the gain
-holds what taking it out by hand measured. The interval is that of the finding where a finding is the advice, else that
-of the items with such a word, as wide as measured gains scatter around replayed ones.
+gpuprof saw it: the first line that has a word of it (items above reach, and what some steps add to the mean step, by
+size), and whether the interval of the gain holds what taking it out by hand measured. The interval is that of the
+finding where a finding is the advice, else that of the line, as wide as measured gains scatter around replayed ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from benchmarks.accuracy import ROOT
 from gpuprof import diagnose
-from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.reach.ledger import explained
-from gpuprof.diagnosis.result.above_reach import Item
+from gpuprof.diagnosis.reach.ledger import explained, gain_without
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.replay.noise import change_noise
-from gpuprof.report.words.above_words import MOST_SHOWN, line
+from gpuprof.report.words.above_words import MOST_SHOWN, told
 from scenarios import catalogue
 
 MS = 1e6
@@ -48,9 +47,16 @@ def main() -> None:
         "--contact", action="store_true", help="largest item, advice and measured gain of test programs"
     )
     parser.add_argument("--truth", action="store_true", help="what authors of programs wrote them to waste")
+    parser.add_argument("--page", action="store_true", help="with --truth: write docs/ledger.md")
     given = parser.parse_args()
-    if given.contact or given.truth:
-        contact() if given.contact else written_down()
+    if given.contact:
+        contact()
+        return
+    if given.truth:
+        found = list(written_down())
+        print_named(found)
+        if given.page:
+            write_page(found)
         return
     places: Counter[int] = Counter()
     open_share = 0.0
@@ -121,53 +127,131 @@ def contact() -> None:
     print(f"{count} programs: the item is the largest in {named}, the interval holds the gain in {held}")
 
 
-def written_down() -> None:
-    """Prints a line for each program with a written-down waste, and how many are named and predicted."""
-    first = shown = held = count = 0
-    print(f"{'program':20s} {'the line':58s} {'place':>5s} {'predicted':>13s} {'measured':>14s}")
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A program whose author wrote down what it wastes, and what the ledger says of it."""
+
+    program: str
+    line: str
+    """The largest line that has a word of it; empty without any."""
+    place: int
+    """Of that line, from 1; 0 without any."""
+    predicted: tuple[float, float] | None
+    """80 % interval of the gain."""
+    measured: tuple[float, float]
+    """Least and greatest gain of the turns."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the interval meets what the turns measured."""
+        return (
+            self.predicted is not None
+            and self.predicted[0] <= self.measured[1]
+            and self.measured[0] <= self.predicted[1]
+        )
+
+
+def written_down() -> Iterator[Named]:
+    """Each recorded program whose largest waste was written down and measured."""
     for scenario in map(catalogue.scenario, catalogue.campaign_names()):
         measured = scenario.truth
-        if not scenario.largest or measured is None or scenario.recording is None:
+        if scenario.role != "test" or not scenario.largest or measured is None or scenario.recording is None:
             continue
-        diagnosis, steps = diagnose(scenario.recording), _each_ms(measured)
-        found, fix = diagnosis.above_reach, scenario.fix(scenario.largest)
-        if found is None or fix is None or not {"", fix.name} <= steps.keys():
+        steps, fix = _each_ms(measured), scenario.fix(scenario.largest)
+        if fix is None or not {"", fix.name} <= steps.keys():
             continue
-        mine = [item for item in found.largest if any(word in _text(item) for word in map(str.lower, scenario.where))]
-        place = found.largest.index(mine[0]) + 1 if mine else 0
-        gain = interval(diagnosis, fix.finding, mine)
+        diagnosis = diagnose(scenario.recording)
+        said = _lines(diagnosis)
+        mine = [line for line in said if any(_plain(word) in _plain(line.text) for word in scenario.where)]
         turns = sorted(a / b for a, b in zip(steps[""], steps[fix.name], strict=False))
-        ok = gain is not None and gain[0] <= turns[-1] and turns[0] <= gain[1]
-        count, first, shown, held = count + 1, first + (place == 1), shown + (0 < place <= MOST_SHOWN), held + ok
-        said = f"{gain[0]:5.2f}–{gain[1]:5.2f}×" if gain else "–"
-        text = f"{mine[0].ns / MS:.1f} ms {mine[0].what}" if mine else "none"
-        print(
-            f"{scenario.name.removeprefix('programs/'):20s} {text[:58]:58s} {place or '–':>5} {said:>13s}"
-            f" {turns[0]:6.2f}–{turns[-1]:5.2f}×  {'' if ok else 'outside'}"
+        yield Named(
+            scenario.name.removeprefix("programs/"),
+            mine[0].text if mine else "",
+            said.index(mine[0]) + 1 if mine else 0,
+            interval(diagnosis, fix.finding, mine[0].ns if mine else 0),
+            (turns[0], turns[-1]),
         )
-    print(
-        f"{count} programs: named first in {first}, in the {MOST_SHOWN} lines in {shown}, the interval holds in {held}"
+
+
+def print_named(found: Sequence[Named]) -> None:
+    """A line for each program, and how many are named and predicted."""
+    print(f"{'program':20s} {'the line':58s} {'place':>5s} {'predicted':>13s} {'measured':>14s}")
+    for one in found:
+        said = f"{one.predicted[0]:5.2f}–{one.predicted[1]:5.2f}×" if one.predicted else "–"
+        print(
+            f"{one.program:20s} {one.line[:58] or 'none':58s} {one.place or '–':>5} {said:>13s}"
+            f" {one.measured[0]:6.2f}–{one.measured[1]:5.2f}×  {'' if one.holds else 'outside'}"
+        )
+    print(_sums(found))
+
+
+def _sums(found: Sequence[Named]) -> str:
+    first, shown = (sum(0 < one.place <= most for one in found) for most in (1, MOST_SHOWN))
+    held = sum(one.holds for one in found)
+    return (
+        f"{len(found)} programs: named first in {first}, in the {MOST_SHOWN} lines in {shown}, the interval holds in"
+        f" {held}"
     )
 
 
-def interval(diagnosis: Diagnosis, finding: str | None, items: list[Item]) -> tuple[float, float] | None:
-    """Of the gain without the items: that of the finding that advises it, else of what the replay loses without them.
-    None where neither says anything."""
+PAGE = ROOT / "docs" / "ledger.md"
+TEXT = """# How well the ledger names what a program wastes
+
+Written by `python -m benchmarks.ledger --truth --page`. Each program was written to waste something, and its author
+wrote down what, with words that a line has to have, before gpuprof saw it (`largest` and `where` in its
+`scenario.json`). The lines are the items above [reach](diagnosis.md#what-the-step-should-cost) and what some steps
+add to the mean step, by size. The gain is that of the fix by hand, turn by turn in fresh processes without a
+profiler; the interval is that of the fix where it is advised, else that of the line. All programs are of the role
+`test`; rules were improved after most of them had been seen.
+
+{sums}.
+
+| program | the line | place | predicted | measured | |
+|---|---|---|---|---|---|
+"""
+
+
+def write_page(found: Sequence[Named]) -> None:
+    """The page of docs that lists them."""
+    text = TEXT.format(sums=_sums(found))
+    for one in found:
+        said = f"{one.predicted[0]:.2f} to {one.predicted[1]:.2f}×" if one.predicted else "–"
+        text += (
+            f"| {one.program} | {one.line or 'none'} | {one.place or '–'} | {said} |"
+            f" {one.measured[0]:.2f} to {one.measured[1]:.2f}× | {'' if one.holds else 'outside'} |\n"
+        )
+    PAGE.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    ns: int
+    text: str
+
+
+def _lines(diagnosis: Diagnosis) -> list[_Line]:
+    """What is said to make a step longer, by size: items above reach, and what some steps add to the mean step."""
+    found = diagnosis.above_reach
+    said = [_Line(item.ns, told(item)) for item in (found.largest if found is not None else ())]
+    excess = diagnosis.budget.excess if diagnosis.budget is not None else ()
+    said += [_Line(one.mean_ns, f"in some steps: {one.cause.replace('_', ' ')}") for one in excess if one.mean_ns]
+    return sorted(said, key=lambda line: -line.ns)
+
+
+def _plain(text: str) -> str:
+    """Small letters and digits of a text: `one_hot` is `one-hot`."""
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def interval(diagnosis: Diagnosis, finding: str | None, ns: int) -> tuple[float, float] | None:
+    """Of the gain without a line of this size: that of the finding that advises it, else of what the replay loses
+    without it. None where neither says anything."""
     advice = [one for one in (*diagnosis.findings, *diagnosis.worth_trying) if one.id == finding and one.work == 1.0]
     if advice:
         return advice[0].speedup.low, advice[0].speedup.high
     found = diagnosis.above_reach
-    gone = sum(item.ns for item in items)
-    if found is None or not 0 < gone < found.usual_ns:
-        return None
-    gain = found.usual_ns / (found.usual_ns - gone)
-    away = math.hypot(change_noise(gain), math.log1p(noise_calibrated.GAIN.value))
-    return gain * math.exp(-away), gain * math.exp(away)
-
-
-def _text(item: Item) -> str:
-    """All that its line says of an item, in small letters."""
-    return line(item).lower()
+    gain = None if found is None else gain_without(ns, found.usual_ns)
+    return None if gain is None else (gain.low, gain.high)
 
 
 def _each_ms(truth: dict) -> dict[str, list[float]]:

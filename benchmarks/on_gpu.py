@@ -11,7 +11,7 @@ counters   `benchmarks.ncu`: do counters confirm what limits the largest kernels
 memory     `benchmarks.take_snapshots`; `benchmarks.largest_batch` of six programs: predicted peaks, largest batches;
            `benchmarks.nccl_dumps`
 verdict    `benchmarks.stall`: from the last recorded step to the verdict, with gpuprof's defaults and 50,000 kernels
-overhead   `benchmarks.hook_parts`, `benchmarks.in_turns`: steps of 2 and 10 ms that are armed, timed, sampled
+overhead   `benchmarks.hook_parts`, `benchmarks.in_turns`: steps of 0.3 to 20 ms that are armed, timed, sampled
 sampling   `benchmarks.sampling`: steps with stacks sampled, in turns
 
 After each command a line of DIR/results.jsonl says what came of it, and DIR/logs.tar.xz is written again, which holds
@@ -81,7 +81,11 @@ def parts(tiny: bool) -> list[Part]:
     backend = ("--backend", "gloo") if tiny else ()
     # With so many ops one step is recorded, not the three that stall.py asks for.
     stall = ("--kernels", "300" if tiny else "150000", "--kinds", "defaults", "--json", "{out}/stall.json")
-    turns = ("--ms", "", "--processes", "1", "--within", "90") if tiny else ("--ms", "2,10", "--within", "115")
+    turns = (
+        ("--ms", "", "--processes", "1", "--within", "90")
+        if tiny
+        else ("--ms", "0.3,1.5,2.3,20", "--processes", "1", "--within", "140")
+    )
 
     return [
         Part("counters", ((
@@ -102,7 +106,7 @@ def parts(tiny: bool) -> list[Part]:
         Part("overhead", ((
             Command("hook_parts", ("-m", "benchmarks.hook_parts", "--steps", "100" if tiny else "1000", "--json",
                                    "{out}/parts.json"), 40, "parts.json"),
-            Command("in_turns", ("-m", "benchmarks.in_turns", *turns, "--json", "{out}/turns.json"), 125, "turns.json"),
+            Command("in_turns", ("-m", "benchmarks.in_turns", *turns, "--json", "{out}/turns.json"), 150, "turns.json"),
         ),)),
         Part("sampling", ((
             Command("sampling", ("-m", "benchmarks.sampling", "--rounds", "2" if tiny else "16", "--json",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -66,10 +67,11 @@ def comparisons() -> Iterator[tuple[str, Path, Path]]:
 def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
     """In a process of the checkout: one file for each text, or the error in its place."""
     import gpuprof
-    from gpuprof.diagnosis.comparison.comparison_json import dumps as of_comparison
     from gpuprof.diagnosis.written.diagnosis_json import dumps
-    from gpuprof.projection.projection_json import dumps as of_projection
     from gpuprof.report.terminal.terminal import render
+
+    of_comparison = _writer("gpuprof.diagnosis.comparison.comparison")
+    of_projection = _writer("gpuprof.projection.projection")
 
     def text(make: Any) -> str:
         try:
@@ -96,6 +98,12 @@ def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
         for file, said in texts.items():
             # Texts that are kept may be compared with those of a checkout elsewhere.
             (own / file).write_text(said.replace(f"{ROOT}/", ""), encoding="utf-8")
+
+
+def _writer(module: str) -> Any:
+    """What writes the documents of a module's results; older checkouts have it in a module of its own."""
+    kind = getattr(importlib.import_module(module), "DOCUMENT", None)
+    return importlib.import_module(f"{module}_json").dumps if kind is None else kind.dumps
 
 
 def _printed(made: Any) -> str:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuprof.record.recording_cost import recorded_until
@@ -57,16 +57,19 @@ class Stall:
     longest_s: float
     usual_ms: float
     verdict_s: float
+    said: str = ""
+    """What gpuprof said of the parts of the recording and of the way to the verdict."""
 
 
 def measure(kernels: int, kind: str, folder: Path) -> list[Stall]:
     """Records a training with about `kernels` in its window. RuntimeError with the end of the output if that failed."""
-    run = folder / f"{kind}-{kernels}"
+    run, said = folder / f"{kind}-{kernels}", ""
     command = [sys.executable, "-m", "gpuprof", "trace", "--out", str(run)]
     target = [TARGET, "--kernels", str(kernels // STEPS), "--steps"]
     first = SETTLED
     if kind == DEFAULTS:
-        output, verdict_s = _until_the_verdict([*command, *target, str(MANY)], run)
+        output, verdict_s, said = _until_the_verdict([*command, *target, str(MANY)], run)
+        print(said, file=sys.stderr, flush=True)
     else:
         first = 3
         command += ["--no-report", "--stop", "--settle", str(first), "--baseline", str(BASELINE)]
@@ -81,12 +84,13 @@ def measure(kernels: int, kind: str, folder: Path) -> list[Stall]:
     usual_ms = statistics.median(each_ms[first : first + BASELINE])
     verdict_s = ended - written(run) if verdict_s is None else verdict_s
     windows = json.loads((run / "rank0.json").read_text(encoding="utf-8"))["windows"]
-    return [_stall(run, window, each_ms, kernels, kind, usual_ms, verdict_s) for window in windows]
+    found = [_stall(run, window, each_ms, kernels, kind, usual_ms, verdict_s) for window in windows]
+    return [replace(one, said=said) for one in found]
 
 
-def _until_the_verdict(command: list[str], run: Path) -> tuple[str, float]:
-    """Runs it until its verdict is there, then interrupts the training as a user does; all that it printed, and seconds
-    from the last recorded step to the verdict. RuntimeError where there was none."""
+def _until_the_verdict(command: list[str], run: Path) -> tuple[str, float, str]:
+    """Runs it until its verdict is there, then interrupts the training as a user does; all that it printed, seconds
+    from the last recorded step to the verdict, and the line about their parts. RuntimeError where there was none."""
     with (run.parent / "stdout").open("w+b") as stdout:
         process = subprocess.Popen(
             command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
@@ -94,11 +98,11 @@ def _until_the_verdict(command: list[str], run: Path) -> tuple[str, float]:
         assert process.stderr is not None
         timer = threading.Timer(LONGEST_S, os.killpg, (process.pid, signal.SIGKILL))
         timer.start()
-        lines, said_ns = [], None
+        lines, said_ns, said = [], None, ""
         for line in process.stderr:
             lines.append(line)
             if SAID in line:
-                said_ns = time.time_ns()
+                said_ns, said = time.time_ns(), line.strip()
                 process.send_signal(signal.SIGINT)
         process.wait()
         timer.cancel()
@@ -107,7 +111,7 @@ def _until_the_verdict(command: list[str], run: Path) -> tuple[str, float]:
     until = recorded_until(json.loads((run / "rank0.json").read_text(encoding="utf-8"))) if said_ns else None
     if said_ns is None or until is None:
         raise RuntimeError("no verdict: " + "".join(lines[-12:]))
-    return output, (said_ns - until) / 1e9
+    return output, (said_ns - until) / 1e9, said
 
 
 def _stall(

@@ -40,7 +40,7 @@ class Switch:
 
     def __init__(self) -> None:
         self._hooks: list[tuple[Callable[[], Any], Callable[[], Any]]] | None = None
-        """How each is taken away, and put back."""
+        """How each is taken away, and put back; some come and go by themselves."""
         self._is_on = True
 
     def turn(self, on: bool) -> None:
@@ -58,21 +58,32 @@ Hooks = Iterator[tuple[Callable[[], Any], Callable[[], Any]]]
 
 
 def _patches() -> Hooks:
+    def back(patch: Any) -> None:
+        if patch.current is not None:
+            setattr(patch._owner, patch._name, patch.current)
+
     for patch in [one for one in gc.get_objects() if _is_ours(one, "Patch")]:
-        owner, name, after = patch._owner, patch._name, patch._after
-        if vars(owner).get(name) is after:
-            yield patch.undo, lambda owner=owner, name=name, after=after: setattr(owner, name, after)
+        if patch.current is None or patch.is_there:
+            yield patch.undo, lambda patch=patch: back(patch)
 
 
 def _module_hooks() -> Hooks:
     module = sys.modules["torch.optim.optimizer"]
     found = [module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks]
-    for one in gc.get_objects():
-        if isinstance(one, torch.nn.Module):
+    modules = [one for one in gc.get_objects() if isinstance(one, torch.nn.Module)]
+    inside = {id(child) for one in modules for child in one.children()}
+    for one in modules:
+        if id(one) not in inside:
             found += [one._forward_pre_hooks, one._forward_hooks]
     for one in found:
-        if one:
-            yield one.clear, lambda one=one, kept=dict(one): one.update(kept)
+        kept: dict[Any, Any] = {}
+
+        def away(one: Any = one, kept: dict[Any, Any] = kept) -> None:
+            kept.clear()
+            kept.update(one)
+            one.clear()
+
+        yield away, lambda one=one, kept=kept: one.update(kept)
 
 
 def _collections() -> Hooks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,34 @@ def path_of(name: str) -> Path:
     """Path of the schema with this name."""
     kind, _, version = name.removeprefix("gpuprof.").partition("/")
     return FOLDER / f"{kind}-{version}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of document that is its dataclass, field by field."""
+
+    name: str
+    """Of its schema."""
+    whole_ns: bool = False
+    """Whether numbers under a key that ends with `_ns` are rounded."""
+    left_out: tuple[str, ...] = ()
+    """Fields that are not written."""
+    as_text: tuple[str, ...] = ()
+    """Whole numbers that are written as text: more than a JavaScript number holds exactly."""
+
+    def to_json(self, value: Any) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers that the schema accepts."""
+        instead = dict.fromkeys(self.left_out) | {name: str(getattr(value, name)) for name in self.as_text}
+        found = document(self.name, value, whole_ns=self.whole_ns, **instead)
+        return {key: one for key, one in found.items() if key not in self.left_out}
+
+    def dumps(self, value: Any, indent: int | None = 2) -> str:
+        """The JSON text, in ASCII."""
+        return dumps(self.to_json(value), indent)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema that every output validates against."""
+        return schema(self.name)
 
 
 def document(name: str, value: Any, *, whole_ns: bool = False, **instead: Any) -> dict[str, Any]:

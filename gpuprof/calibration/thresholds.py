@@ -91,3 +91,8 @@ SMALL_VALUES = Number(
     "Most values of a tensor that only describes a batch (lengths, bounds, counts of rows), and is not part of its "
     "data: ops on such tensors directly before a read of the GPU prepare what is read.",
 )  # fmt: skip
+STATISTICS_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that norms and other statistics that a program takes of one gradient after the other only go to a "
+    "log.",
+)  # fmt: skip

@@ -84,9 +84,9 @@ def command(
     with Starter(target, yes, None if yes else Path.cwd(), say) as starter:
         report = _report(starter, target.argv, batch, length, gpus, fake)
     if as_json:
-        from gpuprof.trial.fit_json import dumps
+        from gpuprof.trial.fit import DOCUMENT
 
-        write(dumps(report) + "\n")
+        write(DOCUMENT.dumps(report) + "\n")
     else:
         from gpuprof.report.terminal.fit_terminal import render
 

@@ -196,11 +196,11 @@ def compare(a: str, b: str = "", details: bool = False) -> str:
     details: also phases, all kernels and ops, in about 20 kB."""
     from gpuprof import compare as comparing
     from gpuprof.diagnosis.comparison.brief import brief
-    from gpuprof.diagnosis.comparison.comparison_json import to_json
+    from gpuprof.diagnosis.comparison.comparison import DOCUMENT
     from gpuprof.interop.agent_answers import text
     from gpuprof.interop.next_steps import after_comparison
 
-    found = to_json(comparing(_diagnosis(a), _diagnosis(b), top=20))
+    found = DOCUMENT.to_json(comparing(_diagnosis(a), _diagnosis(b), top=20))
     return text((found if details else brief(found)) | {"next_steps": after_comparison(found, _named(b))})
 
 
@@ -209,9 +209,9 @@ def project(path: str, to: list[str] | str) -> str:
     to: a name or several, such as "H100 SXM" or "B200"."""
     from gpuprof import project as projecting
     from gpuprof.interop.agent_answers import text
-    from gpuprof.projection.projection_json import to_json
+    from gpuprof.projection.projection import DOCUMENT
 
-    return text(to_json(projecting(_diagnosis(path), [to] if isinstance(to, str) else to)))
+    return text(DOCUMENT.to_json(projecting(_diagnosis(path), [to] if isinstance(to, str) else to)))
 
 
 def explain_tool(may_run: bool) -> Callable[..., str]:

@@ -80,9 +80,9 @@ def command(
     with reading(recording) as progress:
         found = project(recording, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)
     if json:
-        from gpuprof.projection.projection_json import dumps
+        from gpuprof.projection.projection import DOCUMENT
 
-        write(dumps(found) + "\n")
+        write(DOCUMENT.dumps(found) + "\n")
     else:
         from gpuprof.report.terminal.projection import render
 

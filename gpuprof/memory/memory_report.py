@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from gpuprof import documents
 from gpuprof.bounds import OneOf, Signed, Words
 from gpuprof.memory.advice import Advice
 from gpuprof.tracefile.source import Issue, Source
 
 SCHEMA = "gpuprof.memory/1"
+DOCUMENT = documents.Kind(SCHEMA)
 
 UNUSED = "unused"
 """The owner of memory that the allocator holds and no allocation uses: fragmentation, rounding and cache."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from gpuprof import documents
 from gpuprof.bounds import OneOf, Words
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.unit import STEP, Unit
 
 SCHEMA = "gpuprof.projection/1"
+DOCUMENT = documents.Kind(SCHEMA, whole_ns=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .flags import flags
@@ -29,6 +30,9 @@ class Attached:
         self._listener, self._levels = listener, levels
         self._patches: list[Patch] = []
         self._backward: Patch | None = None
+        self._loader: Patch | None = None
+        self._resting: list[Any] = []
+        """Patches that are not there at the moment."""
         self.sees_profilers = False
         """Whether the session is notified when a profiler of torch begins."""
 
@@ -41,12 +45,36 @@ class Attached:
         self._backward = patch_backward(session)
         profilers = patch_profilers(session)
         self.sees_profilers = any(one.name == ENTRY for one in profilers)
-        self._patches = [patch_loader(session), *profilers]
+        self._loader = patch_loader(session)
+        self._patches = [self._loader, *profilers]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
 
     def hook_model(self, ranges: bool) -> None:
         """Watches the model's calls. ranges: the calls and its modules get ranges."""
         self._training.hook(self._listener, self.ranges.open, self._levels if ranges else None)
+
+    def rest(self, fetching: Callable[[Any, Any], Any]) -> bool:
+        """Takes away what a step calls, until `resume`; returns whether that was possible. fetching: makes what stands
+        in for the loader's `__next__` (see `Patch.rest`)."""
+        here = [self._backward, *sampled.patches, *(() if self._training.workers else loader_meter.patches)]
+        if self._loader is None or not self._loader.rest(fetching):
+            return False
+        self._resting = [self._loader]
+        for patch in here:
+            if patch is not None and not patch.rest():
+                self.resume()
+                return False
+            self._resting.append(patch)
+        self._training.unhook()
+        return True
+
+    def resume(self) -> None:
+        """Puts back what `rest` has taken away."""
+        resting, self._resting = self._resting, []
+        for patch in resting:
+            patch.resume()
+        if resting:
+            self.hook_model(ranges=False)
 
     def let_go(self) -> None:
         """Removes all hooks except those that count steps and those that emit ranges for an NVTX tool."""

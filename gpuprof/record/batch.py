@@ -89,6 +89,10 @@ class WorkMeter:
         self._masked: deque[BatchWork] = deque(maxlen=MOST_FETCHED)
         self._sizes: dict[tuple[Any, ...], BatchWork | None] = {}
         """What the shapes of each call say, by names and shapes of its tensors."""
+        self._known: set[tuple[Any, ...]] = set()
+        """Rows and tokens of calls so far."""
+        self._bare: set[tuple[Any, ...]] = set()
+        """The same of steps in which calls were not looked at, or the shapes of their batches."""
         self._sees_calls, self._misses_calls = False, True
         """Whether a step has called the model since `begin_calls`, and whether one has not."""
         self.new_shapes: int | None = None
@@ -132,9 +136,12 @@ class WorkMeter:
         if call in self._sizes:
             work = self._sizes[call]
         else:
-            work, new = _size(tensors), 1 if self._sizes else 0
+            work = _size(tensors)
+            new = 1 if self._sizes and (work is None or (work.rows, work.tokens) not in self._bare) else 0
             if len(self._sizes) < MOST_SHAPES:
                 self._sizes[call] = work
+                if work is not None:
+                    self._known.add((work.rows, work.tokens))
         if self.reads:
             work = self._values(arguments, tensors)
         return work, new
@@ -146,6 +153,20 @@ class WorkMeter:
             if self._masked and not work.is_told:
                 work = self._unpadded(work)
             self._called = work if self._called is None else self._called + work
+
+    def knows(self, shapes: Iterable[tuple[int, ...]]) -> None:
+        """Batches of these shapes are not new."""
+        self._bare.update(shapes)
+
+    def add_bare_call(self, work: BatchWork | None, shape: tuple[int, ...]) -> None:
+        """The model was called with this work, known from a shape alone. shape: of a tensor of its batch, which says
+        whether it is new where the work is not known."""
+        self._masked.clear()  # their batches were used before
+        size = shape if work is None else (work.rows, work.tokens)
+        is_new = size not in self._known and size not in self._bare
+        if is_new:
+            self._bare.add(size)
+        self.add_call(work, int(is_new))
 
     def begin_calls(self) -> None:
         """Calls are seen from now on: everything except what a loader has prefetched was used before."""
@@ -214,21 +235,21 @@ def _read(batch: Any, tensors: Tensors) -> BatchWork | None:
 
 def _size(tensors: Tensors) -> BatchWork | None:
     """What shapes alone say."""
-    tokens, named = None, dict(tensors)
-    for key in _TOKENS:
-        if key in named:
-            tokens = named[key]
-            break
-    else:
-        for _, one in tensors:
-            if one.dim() == 2 and not one.is_floating_point():
-                tokens = one
-                break
+    tokens = token_tensor(tensors)
     shape = () if tokens is None else tokens.shape
     if len(shape) < 2:
         return None
     rows, length = shape[0], shape[1]
     return BatchWork(rows, rows * length, pairs=rows * length**2)
+
+
+def token_tensor(tensors: Tensors) -> Any:
+    """The one whose shape is that of the tokens; None if there is none."""
+    named = dict(tensors)
+    for key in _TOKENS:
+        if key in named:
+            return named[key]
+    return next((one for _, one in tensors if one.dim() == 2 and not one.is_floating_point()), None)
 
 
 def _lists(batch: Any) -> dict[str, Any]:

@@ -31,6 +31,13 @@ class FreeTiming:
         """In that case its continuation after the windows."""
         self._made = Made()
         """What the loader had made when the baseline began."""
+        self._made_watched: Made | None = None
+        """What it had made when steps began to be watched; None if none are."""
+
+    def watch_batches(self) -> None:
+        """Batches that this process makes are measured from now on: they are not while steps have next to no hooks."""
+        if not self._training.workers:
+            self._made_watched = loader_meter.read(False)
 
     def begin(self, stage: str, devices: list[int]) -> None:
         """A stage begins; does nothing for a stage outside STAGES."""
@@ -66,6 +73,8 @@ class FreeTiming:
     def end(self, stage: str, journal: Journal) -> None:
         """The stage is over: notes what was timed."""
         stretch, self.stretch, self.after = self.stretch, None, None
+        if stage == "baseline_sync" and self._made_watched is not None:
+            journal.describe_batches(loader_meter.read(False).since(self._made_watched).facts())
         if stretch is None:
             return
         whole_ns, device_ns = stretch.finish()
@@ -73,5 +82,5 @@ class FreeTiming:
         if device_ns:
             journal.time_steps(device_ns)
         if stage == "baseline_free":
-            made = loader_meter.read(self._training.workers > 0).since(self._made)
+            made = loader_meter.read(self._training.workers > 0).since(self._made_watched or self._made)
             journal.describe_batches(made.facts())

@@ -60,12 +60,16 @@ class Patch:
     """An attribute replaced by a wrapper of itself, until it is undone."""
 
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        self._owner, self._name = owner, name
+        self._owner, self._name, self._wrap = owner, name, wrap
+        self._begin()
+
+    def _begin(self) -> None:
+        owner, name = self._owner, self._name
         self._own = name in vars(owner)
         self._before = getattr(owner, name)
-        self._after = functools.wraps(self._before)(wrap(self._before))
-        # torch.compile does not trace it: it runs as plain Python, outside the graph.
-        self._after._torchdynamo_disable = True  # type: ignore[attr-defined]
+        self.current: Any = None
+        """What is there: the wrapper, what stands in for it, or None, for the original."""
+        self._after = self.current = _as(self._before, self._wrap(self._before))
         setattr(owner, name, self._after)
 
     @property
@@ -73,14 +77,52 @@ class Patch:
         """The attribute's."""
         return self._name
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the attribute is the wrapper, or what stands in for it: no other code has wrapped it since."""
+        return vars(self._owner).get(self._name) is self.current
+
+    def rest(self, stand_in: Callable[[Any, Any], Any] | None = None) -> bool:
+        """Takes the wrapper away until `resume`; returns whether that was possible. stand_in: makes what takes its
+        place, from the original and the wrapper; None: the original does."""
+        if not self.is_there or self.current is not self._after:
+            return False
+        if stand_in is None:
+            self._restore()
+            self.current = None
+        else:
+            self.current = _as(self._before, stand_in(self._before, self._after))
+            setattr(self._owner, self._name, self.current)
+        return True
+
+    def resume(self) -> None:
+        """Puts the wrapper back."""
+        if self.current is self._after:
+            return
+        if self.current is None:
+            self._begin()  # around what there is now
+        elif self.is_there:
+            self.current = self._after
+            setattr(self._owner, self._name, self._after)
+
     def undo(self) -> None:
         """Restores the original, unless other code has wrapped it since."""
-        if vars(self._owner).get(self._name) is not self._after:
-            return
+        if self.current is not None and self.is_there:
+            self._restore()
+
+    def _restore(self) -> None:
         if self._own:
             setattr(self._owner, self._name, self._before)
         else:
             delattr(self._owner, self._name)
+
+
+def _as(original: Any, wrapper: Any) -> Any:
+    """The wrapper, with the name and the text of what it wraps."""
+    found = functools.wraps(original)(wrapper)
+    # torch.compile does not trace it: it runs as plain Python, outside the graph.
+    found._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return found
 
 
 def patch_backward(listener: BackwardListener) -> Patch:

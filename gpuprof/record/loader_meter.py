@@ -68,24 +68,25 @@ class LoaderMeter:
         self._memory = mmap.mmap(-1, _SLOT.size * MOST_WORKERS)  # shared with forked children
         self._here: tuple[int, int, int, float] = (0, 0, 0, 0.0)
         """What this process has made itself, as in a slot."""
-        self._patches: list[Patch] = []
+        self.patches: list[Patch] = []
+        """What is wrapped."""
         self.only_workers = False
         """Whether batches made by this process itself are not counted at the moment, because nothing reads their
         number."""
 
     def watch(self, fetch: Any) -> None:
         """Wraps the fetchers of torch.utils.data._utils.fetch, once; workers forked from now on count."""
-        if self._patches:
+        if self.patches:
             return
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             fetcher = getattr(fetch, name, None)
             if fetcher is not None:
-                self._patches.append(Patch(fetcher, "fetch", self._counted))
+                self.patches.append(Patch(fetcher, "fetch", self._counted))
 
     @property
     def is_watching(self) -> bool:
         """Whether the fetchers are wrapped."""
-        return bool(self._patches)
+        return bool(self.patches)
 
     def _counted(self, fetch: Any) -> Any:
         now, used = time.perf_counter_ns, time.thread_time_ns
@@ -123,9 +124,9 @@ class LoaderMeter:
 
     def stop(self) -> None:
         """Removes the wrappers; living workers keep counting, unread."""
-        for patch in self._patches:
+        for patch in self.patches:
             patch.undo()
-        self._patches.clear()
+        self.patches.clear()
 
 
 meter = LoaderMeter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -49,16 +50,35 @@ def recorded_until(rank: dict[str, Any]) -> int | None:
     return began - (stopped if _whole(stopped) else 0)
 
 
-def in_words(rank: dict[str, Any], now_ns: int) -> str | None:
-    """`the recording took 12 s: settling 1.8 s, …; the verdict came 3.1 s after the last recorded step`.
-    now_ns: of the verdict, unix ns. None where nothing is known."""
+def verdict_parts(rank: dict[str, Any], laps: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Name → wall ns of what lies between the last recorded step and the verdict, in order; their sum is all of it.
+    laps: (name, unix ns of its end) of each part after the stall, the last of which ends with the verdict. Parts that
+    were over before the step was are left out; empty where the step is not known."""
+    until = recorded_until(rank)
+    if until is None:
+        return {}
+    stopped = until + (rank["windows"][-1].get("stop_ns") or 0) if rank.get("windows") else until
+    found: dict[str, int] = {}
+    for name, end in (("stall", stopped), *laps):
+        if end > until:
+            found[name] = found.get(name, 0) + end - until
+            until = end
+    return found
+
+
+def in_words(rank: dict[str, Any], laps: Sequence[tuple[str, int]]) -> str | None:
+    """`the recording took 12 s: settling 1.8 s, …; the verdict came 3.1 s after the last recorded step: stall 0.4 s,
+    …`. laps: as of `verdict_parts`. None where nothing is known."""
     found = parts(rank)
     if not found:
         return None
-    each = ", ".join(f"{name} {_seconds(ns)}" for name, ns in found.items())
-    until = recorded_until(rank)
-    verdict = "" if until is None else f"; the verdict came {_seconds(now_ns - until)} after the last recorded step"
-    return f"the recording took {_seconds(sum(found.values()))}: {each}{verdict}"
+    later = verdict_parts(rank, laps)
+    verdict = f"; the verdict came {_seconds(sum(later.values()))} after the last recorded step: {_each(later)}"
+    return f"the recording took {_seconds(sum(found.values()))}: {_each(found)}{verdict if later else ''}"
+
+
+def _each(found: dict[str, int]) -> str:
+    return ", ".join(f"{name} {_seconds(ns)}" for name, ns in found.items())
 
 
 def _seconds(ns: int) -> str:

@@ -48,6 +48,11 @@ class SamplerMeter:
         if self._patch is None and hasattr(dataloader._BaseDataLoaderIter, "_next_index"):
             self._patch = Patch(dataloader._BaseDataLoaderIter, "_next_index", wrap)
 
+    @property
+    def patches(self) -> list[Patch]:
+        """What is wrapped."""
+        return [] if self._patch is None else [self._patch]
+
     def stop(self) -> None:
         """Leaves torch as it was found."""
         if self._patch is not None:

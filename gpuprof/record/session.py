@@ -10,7 +10,6 @@ import atexit
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -21,17 +20,16 @@ from .environment import describe_process
 from .guard import guarded
 from .import_time import imported
 from .nodes import exchange_of
+from .noted_steps import NotedSteps
 from .observer import observer
 from .options import options_of, planned
 from .other_profilers import profiler_is_active
+from .regular_steps import StepWatch
 from .sampling import NotSampled, Sampling
 from .schedule import plan
-from .session_windows import BASELINES
 from .settling import as_possible
 from .step_clock import OPTIMIZER
-from .step_events import StepEvents
 from .step_meter import Ended
-from .tape import Tape
 from .tell import tell
 from .timing import devices_in_use, is_in_backward, synchronise
 
@@ -40,11 +38,13 @@ if TYPE_CHECKING:
     from gpuprof.units import Assumed, WholeNs
 
 
+WATCHED_STAGES = ("settle", "baseline_free")
+"""Stages before and while steps are timed with next to no hooks."""
 THINNED_NS: Assumed[WholeNs] = 1_000_000_000
 """After the windows, steps.jsonl gets a line for one step in each interval of this length."""
 
 
-class Session(StepEvents):
+class Session(NotedSteps):
     """The recording of one process.
 
     options: as `options_of` reads them. source: what says where steps end (recorder, trainer or optimizer).
@@ -91,6 +91,8 @@ class Session(StepEvents):
     def forked(self) -> None:
         """Called in a forked child: the recording is its parent's."""
         self.ended, self.counter, self.tape = True, None, None
+        if self.bare is not None:
+            self.bare.drop()
         if self._sampling is not None:
             self._sampling.leave()
         self._attached.forked()
@@ -119,7 +121,7 @@ class Session(StepEvents):
         self._training.total = self._clock.total
         self._training.meet(model, optimizer)
         if not self._step:
-            self._left = plan(**planned(self.options), total=left).settle
+            self._left = plan(**planned(self.options), total=left).settle - self._settling.kept
         self._begin_step(time.perf_counter_ns())
 
     @guarded
@@ -152,6 +154,8 @@ class Session(StepEvents):
     @guarded
     def step_ended(self) -> None:
         """The source of the steps says that one has ended."""
+        if self.bare is not None and self._clock.is_here() and self.bare.ended(None):
+            return
         ended = self._late if self.tape is None else self.tape.end_step
         if ended is None:
             self._clock.counted()
@@ -170,6 +174,8 @@ class Session(StepEvents):
         now = time.perf_counter_ns()
         took_ns = now - self._meter.begun_ns
         self._add_line(self._stage, now)
+        if self._watch is not None:
+            self._watch.end_step(self._meter.last_micro_steps)
         if self._free.stretch is not None:
             self._free.stretch.end_step(now)
         self._left -= 1
@@ -190,49 +196,10 @@ class Session(StepEvents):
     def _begin_step(self, now: int) -> None:
         """A step begins; now: 0 for one that is not timed."""
         self._meter.begin(now)
-        self._meter.work.begin(now, every=self._windows.open is not None)
+        is_watched = self._stage == "settle" and self._watch is not None
+        self._meter.work.begin(now, every=is_watched or self._windows.open is not None)
         if self._free.stretch is not None:
             self._free.stretch.step_begun_ns = now
-
-    # -- steps that are only noted
-
-    def _begin_tape(self) -> None:
-        """The step that has just begun is only noted, if nothing else has to be done in the baseline's steps."""
-        is_plain = self._stage in BASELINES and not (self._may_be_profiled or self._under_tool)
-        if not is_plain or self._attached.ranges.listening or self._meter.phases.marked:
-            return
-        if not self._meter.work.knows_calls:
-            return
-        tape = Tape(
-            self, self._meter, self._clock, self._free.stretch, self._left, bool(self._devices),
-            self._devices if self._stage == "baseline_sync" else [], partial(self._keep_line, self._stage),
-            self._tape_is_full,
-        )  # fmt: skip
-        if self._clock.source != OPTIMIZER:
-            self.counter = lambda _: True
-        else:
-            self.counter = self._clock.counter(tape.end_step, tape.backwards)
-        if self.counter is not None:
-            self.tape = tape
-
-    def _tape_is_full(self) -> None:
-        tape, stretch = self.tape, self._free.stretch
-        assert tape is not None
-        self._left = tape.left
-        self._follow_stage(0, 0)
-        tape.left = self._left
-        if self._left <= 0 and stretch is not None:
-            stretch.finish()  # before the steps are worked out: that is none of their time
-        self._count_by_clock()
-        if self._left <= 0:
-            self._next_stage()
-        self._begin_step(0 if self._over else time.perf_counter_ns())
-        self._begin_tape()
-
-    def _end_tape(self) -> None:
-        """The events of steps are worked out as they happen again."""
-        if self.tape is not None:
-            self._count_by_clock()
 
     def _follow_stage(self, now: int, took_ns: int) -> None:
         """Updates the number of steps that the current stage still has: it may end earlier or later than planned."""
@@ -285,15 +252,6 @@ class Session(StepEvents):
             return lambda _: True
         return self._clock.counter(ended)
 
-    def _count_by_clock(self) -> None:
-        """Each step is looked at again."""
-        self.counter = self._late = None
-        tape, self.tape = self.tape, None
-        if tape is not None:
-            self._left = tape.left
-            tape.work_out()
-        self._clock.without_counter()
-
     def _end_late_step(self) -> None:
         self._keep_late_step(time.perf_counter_ns())
         if self._attached.ranges.listening:
@@ -342,12 +300,15 @@ class Session(StepEvents):
         self._stage, self._left = self._queue.pop(0)
         if self._stage == "warmup":
             self._stage, self._left = self._windows.begin(self._queue, self._left, self._devices)
+        if self._stage not in WATCHED_STAGES:
+            self._watch = self._regular = None
         self._may_be_profiled = not self._attached.sees_profilers or profiler_is_active()
         self._free.begin(self._stage, self._devices)
         if self._stage == "baseline_sync":
             synchronise(self._devices)
         elif self._stage == "sampling" and self._sampling is not None:
-            self._sampling.begin(self._left, extends=self._samples_on())
+            whole = self._meter.phases.iteration_steps
+            self._left = self._sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
         self._journal.begin_stage(self._stage, self._step + 1)
         if self._stage == "after":
             self._write()  # the reader of the recording waits for the samples of a training of unknown length
@@ -394,10 +355,16 @@ class Session(StepEvents):
         left = None if total is None else total - self._step
         step_s = self._settling.step_s(self._nodes)
         found = self._settling.plan(step_s, left)
+        last = self._settling.last_steps(step_s, None if left is None else left - found.needs())
+        if last and self._settling.watches(step_s):
+            self._watch = StepWatch()
+            self._free.watch_batches()
         found = as_possible(found, self._under_tool, self._nsys, self._nsys_is_deaf, self._journal)
         if found.sample:
             self._prepare_sampling(step_s)
         self._queue = found.stages(NSYS if self._nsys else "trace")
+        if last:
+            self._queue.insert(0, ("settle", last))
         if self.world_size > 1 and (left is None or left > found.needs()):
             # This took some ranks longer than others, which wait in the next step.
             self._queue.insert(0, ("settle", 1))

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from .attached import Attached
+from .bare_steps import BareSteps
 from .environment import place_among_ranks
 from .free_timing import FreeTiming
 from .journal import Journal
 from .nodes import NodeExchange
-from .options import planned
 from .phase_meter import PhaseMeter
 from .ranges import tool_is_listening
+from .regular_steps import Regular, StepWatch
 from .sampling import Sampling
-from .schedule import plan
 from .session_windows import Windows
 from .settling import Settling
 from .stall import StallWatch
@@ -55,9 +55,9 @@ class SessionState:
         levels = self.options["modules"]
         self._attached = Attached(self._training, self.phases, self._meter.lumps, self, levels)
         # Where in the plan we are.
-        self._queue: list[tuple[str, int]] = [("settle", plan(**planned(self.options)).settle)]
-        self._stage, self._left = "", 0
         self._settling = Settling(self.options, self._training, self._meter, self.world_size)
+        self._queue: list[tuple[str, int]] = [("settle", self._settling.first_steps)]
+        self._stage, self._left = "", 0
         self._free = FreeTiming(self.options, self._training, self._meter, self.world_size)
         shapes = self.options["shapes"]
         self._windows = Windows(folder, self.rank, self._clock, self._journal, self._attached, shapes)
@@ -73,6 +73,12 @@ class SessionState:
         self._line_due_ns = 0
         self.tape: Tape | None = None
         """What notes the events of the baseline's steps, while there is nothing else to be done with them."""
+        self.bare: BareSteps | None = None
+        """What times steps with next to no hooks, instead of the tape."""
+        self._watch: StepWatch | None = None
+        """What finds out whether that is possible; None where steps are not short, or not alike."""
+        self._regular: Regular | None = None
+        """What it has found."""
         self._may_be_profiled = True
         """Whether a profiler may run, so that this is checked at each step: from when one begins to the next stage."""
         self._stall = StallWatch(folder, self.rank, self.world_size, lambda: self._clock.step, self._journal.tell)

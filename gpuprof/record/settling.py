@@ -9,6 +9,7 @@ from .capture import why_no_capture
 from .journal import Journal
 from .nodes import NodeExchange
 from .options import planned
+from .regular_steps import SHORT_S, WATCHED
 from .schedule import LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, Plan, of_iterations, plan
 from .step_meter import StepMeter
 from .training import Training
@@ -31,6 +32,14 @@ class Settling:
     def __init__(self, options: dict[str, Any], training: Training, meter: StepMeter, world_size: int) -> None:
         self._options, self._training, self._meter, self._world_size = options, training, meter, world_size
         self._step_ns: list[int] = []
+        steps = options["settle"]
+        self.kept = WATCHED if steps is not None and steps > WATCHED + 1 else 0
+        """Of the number of steps that the user gave: those that come once the training is known."""
+
+    @property
+    def first_steps(self) -> int:
+        """Steps until the training is known, as planned."""
+        return plan(**planned(self._options)).settle - self.kept
 
     def add(self, ns: int) -> None:
         """Another step has ended."""
@@ -49,7 +58,7 @@ class Settling:
         """Whether enough steps have passed. Several ranks must agree on the step, so there clocks do not count."""
         if self._training.known or self._options["settle"] is not None:
             return True
-        if step >= LONGEST_SETTLE:
+        if step >= LONGEST_SETTLE - (WATCHED if self._is_short(self.step_s(None)) else 0):
             return self._is_drained(step, planned_steps)
         total = self._training.total
         if total is not None and total <= LONGEST_SETTLE + plan(**planned(self._options)).needs():
@@ -95,8 +104,24 @@ class Settling:
         own = min(self._step_ns[-LAST_STEPS:], default=0) / 1e9
         return own if nodes is None else nodes.agree(own)
 
+    def _is_short(self, step_s: float) -> bool:
+        """Whether steps are so short that all hooks would show in their time. Several ranks, each with its own clock,
+        would decide differently."""
+        return self._world_size == 1 and 0 < step_s < SHORT_S
+
+    def watches(self, step_s: float) -> bool:
+        """Whether the last settling steps are watched, so that the timed ones need hardly any hook."""
+        return self._is_short(step_s) and not self._iterates()
+
+    def last_steps(self, step_s: float, room: int | None) -> int:
+        """Settling steps that follow once the training is known. room: steps that no stage needs; None: not known."""
+        if self.kept or not self.watches(step_s):
+            return self.kept
+        return WATCHED if room is None or room >= WATCHED else 0
+
     def plan(self, step_s: float, left: int | None) -> Plan:
         """The plan of a run with this step time. left: steps of the training that are to come."""
+        left = None if left is None else left - self.kept
         found = plan(**planned(self._options, settle=0), step_s=step_s, total=left)
         if self._iterates() and self._options["baseline"] is None:
             whole = plan(**planned(self._options, settle=0), step_s=step_s)

@@ -115,14 +115,11 @@ class StepClock:
         backwards: where backward passes are followed, not empty if one has begun since the last step ended; `ended_ns`
         empties it.
         """
-        import torch
-
         only = self._finder.only if backwards is None else self._finder.single
-        if not self._follows_optimizers or self._on_optimizer is not None or only is None or self._steps_inside:
+        if not self._is_countable or only is None:
             return None
         task, thread, identity, now = self._task, self.thread, get_ident, perf_counter_ns
-        captures = self.may_capture and torch.cuda.is_initialized()
-        capturing = capturing_check()
+        captures, capturing = self.captures(), capturing_check()
         self._counted_from, self._backwards = self.step, backwards
 
         def count(optimizer: Any) -> bool:
@@ -135,6 +132,26 @@ class StepClock:
             return True
 
         return count
+
+    def begin_bare(self, begun: list[Any]) -> int | None:
+        """Steps are counted elsewhere, in `step`, until `without_counter`. Returns the id of the optimizer that ends
+        them; None where that is not possible. begun: not empty if the current step has begun its work, without which
+        it cannot end."""
+        only = self._finder.single
+        if not self._is_countable or only is None or self.needs_backwards:
+            return None
+        self._counted_from, self._backwards = self.step, begun
+        return only
+
+    @property
+    def _is_countable(self) -> bool:
+        return self._follows_optimizers and self._on_optimizer is None and not self._steps_inside
+
+    def captures(self) -> bool:
+        """Whether a CUDA graph may be captured now, so that this has to be checked at the end of a step."""
+        import torch
+
+        return self.may_capture and torch.cuda.is_initialized()
 
     def without_counter(self) -> None:
         """Steps are counted by `optimizer_ended` again."""

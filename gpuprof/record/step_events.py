@@ -93,9 +93,17 @@ class StepEvents(SessionState):
         if self._sampling is not None:
             self._sampling.mark("data_end")
         self._meter.fetched(time.perf_counter_ns() - begun)
+        samples = None
         if batch is not None:
+            samples = sampled.of_batch(batches)
             self._meter.work.fetched(batch)
-            self._meter.samples.fetched(sampled.of_batch(batches))
+            self._meter.samples.fetched(samples)
+        if self._watch is not None:
+            self._watch.fetched(batches, batch, samples)
+
+    def batch_arrived(self, begun: int, batches: Any, batch: Any) -> None:
+        """A batch has arrived that bare steps do not take, or none; begun: when it was requested."""
+        self._fetched(begun, 0, batches, batch)
 
     @guarded
     def on_call(self, arguments: Any) -> None:
@@ -108,25 +116,32 @@ class StepEvents(SessionState):
                 self._meter.phases.trained()
             if self._sampling is not None:
                 self._sampling.mark("forward")
-            self._meter.work.called(arguments)
+            work, new = self._meter.work.of_call(arguments)
+            self._meter.work.add_call(work, new)
+            if self._watch is not None:
+                self._watch.called(work)
         else:
-            self._end_tape()
-            self._meter.evaluated()
+            self._evaluated()
+
+    def _evaluated(self) -> None:
+        self._end_tape()
+        self._meter.evaluated()
+        if self._watch is not None:
+            self._watch.evaluated()
 
     @guarded
     def on_evaluation(self) -> None:
         """The source of the steps says that the model is evaluated."""
         if self._clock.is_here():
-            self._end_tape()
-            self._meter.evaluated()
+            self._evaluated()
 
     @guarded
     def on_profiler_begin(self) -> None:
         """A profiler is about to begin; if it is not ours, ours stops for it."""
         if self._clock.thread == get_ident():
             self._end_tape()
-        elif (tape := self.tape) is not None:
-            tape.end_soon()
+        elif (noted := self.tape or self.bare) is not None:
+            noted.end_soon()
         self._may_be_profiled = True
         if self._windows.must_close_for_another():
             self._make_room()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +16,15 @@ if TYPE_CHECKING:
     from gpuprof.units import Assumed, Events
 
 
-PREPARED: Assumed[Events] = 64
+PREPARED: Assumed[Events] = 256
 """Events that are created before a stretch begins, and used again in a long one: creating and recording one takes about
-40 µs on an H200 machine, 2 % of a short step."""
+40 µs on an H200 machine, 2 % of a short step. A baseline has at most 201."""
+RESERVE: Assumed[Events] = 32
+"""Once no more than these are left, used ones are used again."""
+
+
+_NO_STREAM = object()
+"""Unlike every stream."""
 
 
 class CurrentStream:
@@ -25,9 +32,17 @@ class CurrentStream:
     stream has become the current one."""
 
     def __init__(self) -> None:
-        self._known: Any = None
+        self.known: Any = None
         """(number, device, kind) of the stream, as torch's function in C++ says them."""
-        self._stream: Any = None
+        self.stream: Any = None
+
+    @staticmethod
+    def readers() -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        """Torch's functions in C++ that say the current device, and the stream of a device as `known` has it; some that
+        say nothing where this torch has none."""
+        inside = sys.modules["torch"]._C
+        read = getattr(inside, "_cuda_getDevice", None), getattr(inside, "_cuda_getCurrentStream", None)
+        return (lambda: None, lambda _: _NO_STREAM) if None in read else read  # type: ignore[return-value]
 
     def of_now(self) -> Any:
         """The current stream of the current GPU; None, which means the same to torch, where this torch does not say."""
@@ -36,9 +51,9 @@ class CurrentStream:
             known = inside._cuda_getCurrentStream(inside._cuda_getDevice())
         except AttributeError:
             return None
-        if known != self._known:
-            self._known, self._stream = known, sys.modules["torch"].cuda.current_stream()
-        return self._stream
+        if known != self.known:
+            self.known, self.stream = known, sys.modules["torch"].cuda.current_stream()
+        return self.stream
 
 
 def _record_event() -> Any:
@@ -55,57 +70,58 @@ class Stretch:
     """
 
     def __init__(self, devices: list[int], on_gpu: bool = False) -> None:
-        self._devices, self._on_gpu = devices, on_gpu and bool(devices)
+        self._devices, self.on_gpu = devices, on_gpu and bool(devices)
         self.step_ns: list[int] = []
         """Duration of each step on the CPU's clock, without time between steps."""
-        self._marks: deque[Any] = deque()
+        self.marks: deque[Any] = deque()
         self._device_ns: list[int] = []
         """Durations between marks that have been used again."""
         self._finished: tuple[int, list[int] | None] | None = None
-        self._stream = CurrentStream()
-        self._record: Any = _record_event() if self._on_gpu else None
-        self._made = [self._event() for _ in range(PREPARED if self._on_gpu else 0)]
+        self.stream = CurrentStream()
+        self.record: Any = _record_event() if self.on_gpu else None
+        self.made = [self._event() for _ in range(PREPARED if self.on_gpu else 0)]
         """Events that have been created; torch creates one when it is first recorded."""
         synchronise(devices)
         self.begun_ns = self.step_begun_ns = time.perf_counter_ns()
         """Of the stretch, and of its current step: time before the latter belongs to no step."""
-        if self._on_gpu:
-            self._mark()
+        if self.on_gpu:
+            self.mark()
 
     def end_step(self, now_ns: int) -> None:
         """A step ended at this moment of `time.perf_counter_ns`, and the next one begins."""
         self.step_ns.append(now_ns - self.step_begun_ns)
         self.step_begun_ns = now_ns
-        if self._on_gpu:
-            self._mark()
+        if self.on_gpu:
+            self.mark()
 
-    def _mark(self) -> None:
-        made = self._made
-        if len(made) < PREPARED // 2:
+    def mark(self) -> None:
+        """Marks this moment on the GPU's timeline."""
+        made = self.made
+        if len(made) <= RESERVE:
             self._use_again()
         if made:
-            event, stream = made.pop(), self._stream.of_now()
+            event, stream = made.pop(), self.stream.of_now()
             if stream is None:  # torch's function in C++ takes no None: it would crash
                 event.record()
             else:
-                self._record(event, stream)
+                self.record(event, stream)
         else:
             event = self._event()
-        self._marks.append(event)
+        self.marks.append(event)
 
     def _use_again(self) -> None:
         """Reads the times of the two oldest steps if they are over on the GPU, and keeps their events for later."""
-        marks = self._marks
+        marks = self.marks
         for _ in range(2):
             if len(marks) < 2 or not marks[1].query():
                 return
             first = marks.popleft()
             self._device_ns.append(round(first.elapsed_time(marks[0]) * 1e6))
-            self._made.append(first)
+            self.made.append(first)
 
     def _event(self) -> Any:
         event = sys.modules["torch"].cuda.Event(enable_timing=True)
-        event.record(self._stream.of_now())
+        event.record(self.stream.of_now())
         return event
 
     def finish(self) -> tuple[int, list[int] | None]:
@@ -118,6 +134,6 @@ class Stretch:
     def _finish(self) -> tuple[int, list[int] | None]:
         synchronise(self._devices)
         whole_ns = time.perf_counter_ns() - self.begun_ns
-        if not self._on_gpu:
+        if not self.on_gpu:
             return whole_ns, None
-        return whole_ns, self._device_ns + [round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._marks)]
+        return whole_ns, self._device_ns + [round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self.marks)]

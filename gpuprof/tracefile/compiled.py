@@ -1,7 +1,8 @@
 """Functions over arrays as machine code: numba compiles them once, and later runs load the code without numba.
 
-Importing numba and reading its cache takes 0.6 s, a third of the time for a small trace; loading kept machine code
-takes 0.04 s, with llvmlite alone. The code is called as numba's calling convention has it
+Loading kept machine code takes 0.04 s, with llvmlite alone. With `numba.njit(cache=True)` the second diagnosis of a
+small trace takes 2.7 s of CPU time instead of 2.1 (`python -m benchmarks.start_up`; 0.5 to 0.7 s more in eight of ten
+pairs): numba is imported, and reads its cache. The code is called as numba's calling convention has it
 (https://numba.readthedocs.io/en/stable/developer/architecture.html): pointers to the result and to an exception, then
 the arguments, of which an array is (owner, parent, size, itemsize, data, shape…, strides…). Before code is kept, its
 LLVM code is checked to follow this convention and to need nothing of numba; otherwise, or with a numba version that was

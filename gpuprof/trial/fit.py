@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from gpuprof import documents
 from gpuprof.bounds import Items, OneOf, Positive, Words
 from gpuprof.calibration import memory as calibrated
 from gpuprof.errors import GpuprofError
@@ -21,6 +22,7 @@ from gpuprof.trial.trial import Fix
 from gpuprof.units import Assumed, Seconds, Steps
 
 SCHEMA = "gpuprof.fit/1"
+DOCUMENT = documents.Kind(SCHEMA)
 SETTLING_STEPS: Assumed[Steps] = 2
 TIMED_STEPS: Assumed[Steps] = 2
 LIMIT_S: Assumed[Seconds] = 600.0

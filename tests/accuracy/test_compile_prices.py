@@ -52,6 +52,15 @@ def test_signs_and_intervals_by_hand(one: Price, sign: bool, held: bool | None):
     assert (one.sign_is_right, one.held) == (sign, held)
 
 
+def test_a_price_near_some_turn():
+    """Turns of a busy machine took off 0.29 to 0.41 of the step, 0.36 in the middle."""
+    turns = (1.4, 1.55, 1.7)
+    for gain, near, near_a_turn in ((1.6, True, True), (1.8, False, True), (2.2, False, False), (1.32, False, True)):
+        one = price(turns, (1.0, gain, 3.0), "fixes")
+        assert (one.near, one.near_a_turn) == (near, near_a_turn), gain
+    assert price((0.9, 1.0, 1.1), (1.0, 1.5, 3.0), "fixes").near_a_turn is None
+
+
 @pytest.mark.parametrize(
     "said, was, near",
     [(1.9, 2.0, True), (1.5, 2.0, False), (None, 2.0, False), (1.3, 1.01, None), (0.8, 0.7, None)],

@@ -12,13 +12,13 @@ from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
 from benchmarks import fixed_pairs
-from gpuprof.diagnosis.comparison.comparison_json import dumps, schema
+from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
 from scenarios.catalogue import scenarios
 
 TWINS = [(str(one.before), str(one.after), one.finding) for one in fixed_pairs.recorded()]
 """Before, after, and the finding that advises the change."""
 NAMES = [one.name for one in fixed_pairs.recorded()]
-VALIDATOR = Draft202012Validator(schema())
+VALIDATOR = Draft202012Validator(COMPARISON.schema())
 
 OUTSIDE = {ROOT / "scenarios" / name / "recording" for name in ("padding",)}
 """The step of padding's packing is predicted 7 % too long from the trace alone."""
@@ -34,7 +34,7 @@ def test_the_fix_of_a_twin_comes_first(a, b, mechanism):
     result = c.mechanisms[0].predictions
     assert [p.by for p in result] == ["a"] and result[0].inside == (Path(a) not in OUTSIDE)
     assert result[0].measured_ns == c.step.b_ns
-    assert [f"{e.json_path}: {e.message}" for e in VALIDATOR.iter_errors(json.loads(dumps(c)))] == []
+    assert [f"{e.json_path}: {e.message}" for e in VALIDATOR.iter_errors(json.loads(COMPARISON.dumps(c)))] == []
 
 
 def test_every_scenario_with_a_recorded_fix_is_a_twin():

@@ -6,18 +6,18 @@ import json
 
 from jsonschema import Draft202012Validator
 
+from gpuprof.diagnosis.roles.model import DOCUMENT as ROLES
 from gpuprof.diagnosis.roles.model import Roles
-from gpuprof.diagnosis.roles.roles_json import schema, to_json
 from gpuprof.diagnosis.roles.sources import diagnose_roles
 from gpuprof.tracefile.recording import resolve
 
-VALIDATOR = Draft202012Validator(schema())
+VALIDATOR = Draft202012Validator(ROLES.schema())
 
 
 def diagnosed(*paths: str) -> Roles:
     """The roles, once their JSON was found to be valid and their times to sum exactly."""
     found = diagnose_roles(resolve(paths))
-    VALIDATOR.validate(json.loads(json.dumps(to_json(found))))
+    VALIDATOR.validate(json.loads(json.dumps(ROLES.to_json(found))))
     for one in found.roles:
         assert sum(phase.ns for phase in one.phases) + one.wait_ns == found.window_ns
         assert one.busy_ns + one.wait_ns == found.window_ns

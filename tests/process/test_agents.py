@@ -27,7 +27,7 @@ from jsonschema import Draft202012Validator
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.cli.shared import mcp_try
 from gpuprof.diagnosis.comparison import brief as comparison_brief
-from gpuprof.diagnosis.comparison.comparison_json import schema as comparison_schema
+from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.written import brief
 from gpuprof.trial.guard import processes_of
@@ -201,7 +201,7 @@ def test_a_client_asks_about_a_recording(reader: Answers):
     assert projection["schema"] == "gpuprof.projection/1" and projection == answer(results["one target"])
     details = answer(results["details"])
     assert details["schema"] == "gpuprof.comparison/1" and comparison["schema"] == "gpuprof.comparison_brief/1"
-    Draft202012Validator(comparison_schema()).validate(details)
+    Draft202012Validator(COMPARISON.schema()).validate(details)
     Draft202012Validator(comparison_brief.schema()).validate(comparison)
     assert len(results["compare"].content[0].text) < 5000 < len(results["details"].content[0].text)
     assert {key: comparison[key] for key in ("step", "summary")} == {key: details[key] for key in ("step", "summary")}

@@ -13,7 +13,7 @@ from helpers.trainings import variables
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
-from gpuprof.trial.fit_json import schema
+from gpuprof.trial.fit import DOCUMENT as FIT
 
 need("torch")
 
@@ -73,7 +73,7 @@ def test_a_larger_batch_takes_what_was_said(tmp_path: Path):
     done = fit(tmp_path, TRAINING, "--batch", "16,64", "--json", "--to", "L40S")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout, parse_constant=pytest.fail)
-    assert not list(Draft202012Validator(schema()).iter_errors(found))
+    assert not list(Draft202012Validator(FIT.schema()).iter_errors(found))
     assert found["changed"] == {"batch": "--batch_size", "length": "--seq_len"}
     assert [(one["batch"], one["length"]) for one in found["measured"]] == [(4, 64), (8, 64), (4, 128)]
     assert found["of"] == "tensors" and any("what a GPU adds" in line for line in found["unknown"])
@@ -107,7 +107,7 @@ def test_without_data_it_says_the_same(tmp_path: Path, code: str, words: tuple[s
     with_data, without = (
         json.loads(fit(tmp_path, code, "--json", *options, words=words).stdout) for options in ((), ("--fake",))
     )
-    assert not list(Draft202012Validator(schema()).iter_errors(without))
+    assert not list(Draft202012Validator(FIT.schema()).iter_errors(without))
     assert without["fake"] and not with_data["fake"] and without["of"] == with_data["of"] == "tensors"
     assert [one["step_ns"] for one in without["measured"]] == [None] * len(without["measured"])
     for one, other in zip(with_data["measured"], without["measured"], strict=True):

@@ -11,9 +11,9 @@ from helpers.command import in_process
 from jsonschema import Draft202012Validator
 
 from benchmarks.memory_snapshot import MIB, Allocator, Program, train
-from gpuprof.memory.memory_json import schema
+from gpuprof.memory.memory_report import DOCUMENT as MEMORY
 
-VALIDATOR = Draft202012Validator(schema())
+VALIDATOR = Draft202012Validator(MEMORY.schema())
 
 
 def written(path: Path, steps: int = 6, leak: int = 0, layers: int = 8, fail: bool = False) -> Path:

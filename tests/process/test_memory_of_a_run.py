@@ -16,15 +16,15 @@ from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.written.diagnosis_json import schema as diagnosis_schema
-from gpuprof.memory.memory_json import schema
+from gpuprof.memory.memory_report import DOCUMENT as MEMORY
 
 RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 SNAPSHOT = ROOT / "tests" / "data" / "snapshots" / "llama.pickle.gz"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _the_run_is_diagnosed_once() -> Iterator[None]:
-    with each_diagnosed_once():
+def _the_runs_are_diagnosed_once(loaded: Path) -> Iterator[None]:
+    with each_diagnosed_once(ROOT, loaded.parent):
         yield
 
 
@@ -61,7 +61,7 @@ def document(*arguments: object) -> dict:
 
 def test_a_run_without_a_snapshot_says_what_its_peak_is_made_of(loaded: Path):
     found = document("memory", loaded, "--to", "L40S")
-    assert not list(Draft202012Validator(schema()).iter_errors(found))
+    assert not list(Draft202012Validator(MEMORY.schema()).iter_errors(found))
     advice = found["advice"]
     assert found["devices"] == []
     assert sum(one["bytes"] for one in advice["owners"]) == advice["peak_bytes"]
@@ -146,7 +146,7 @@ def test_a_paged_optimizer_says_what_each_step_moves(tmp_path: Path):
         pytest.skip("the scenario's recording is not there")
     run = with_loader(run, tmp_path / "run")
     found = document("memory", run, "--to", "RTX 4090")
-    assert not list(Draft202012Validator(schema()).iter_errors(found))
+    assert not list(Draft202012Validator(MEMORY.schema()).iter_errors(found))
     remedies = {one["id"]: one for one in found["advice"]["remedies"]}
     paged, eight = remedies["paged_optimizer"], remedies["paged_eight_bit_optimizer"]
     here, there = (place["moved"] for place in paged["fits"])

@@ -1,4 +1,5 @@
-"""Steps that are only noted (record/tape.py) have the same lines as those that are worked out as they happen."""
+"""Steps that are only noted (record/tape.py), or timed with next to no hooks (record/bare_steps.py), have the lines of
+those that are worked out as they happen."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import json, sys
 from pathlib import Path
 import torch
 from gpuprof.record.attach import holder
+from gpuprof.record.bare_steps import BareSteps
 from gpuprof.record.session import Session
 from gpuprof.record.tape import Tape
 
@@ -24,17 +26,25 @@ torch.set_num_threads(1)
 folder.mkdir()
 options = {"settle": 5, "baseline": 12, "steps": 1, "sampling": False, "report": False}
 (folder / "manifest.json").write_text(json.dumps({"schema": "gpuprof.run/1", "status": "running", "options": options}))
-noted = [0]
+noted = {Tape: 0, BareSteps: 0}
 if how == "worked out":
     Session._begin_tape = lambda self: None
-else:
-    work_out = Tape.work_out
+elif how == "noted":
+    Session._begin_bare = lambda self: False
+
+
+def count(kind, steps_of):
+    work_out = kind.work_out
 
     def counted(self):
-        noted[0] += sum(event[0] == 3 for event in self._events)
+        noted[kind] += steps_of(self)
         work_out(self)
 
-    Tape.work_out = counted
+    kind.work_out = counted
+
+
+count(Tape, lambda tape: sum(event[0] == 3 for event in tape._events))
+count(BareSteps, lambda bare: len(bare._ends))
 
 
 class Model(torch.nn.Module):
@@ -72,12 +82,12 @@ for step in range(40):
         optimizer.step()  # again without a new gradient
     optimizer.zero_grad()
 holder.end()
-print(noted[0])
+print(*noted.values())
 """
 COMPARED = ("step", "stage", "micro_steps", "samples", "tokens", "pairs", "new_shapes", "profiled")
 
 
-def lines_of(tmp_path: Path, how: str) -> tuple[list[tuple], int]:
+def lines_of(tmp_path: Path, how: str) -> tuple[list[tuple], list[int]]:
     (tmp_path / "train.py").write_text(TRAINS)
     done = subprocess.run(
         [warm_python(), "train.py", how, str(tmp_path / how)],
@@ -88,11 +98,16 @@ def lines_of(tmp_path: Path, how: str) -> tuple[list[tuple], int]:
     timed = [line for line in lines if line["stage"].startswith("baseline")]
     assert all(line["ns"] > line["data_ns"] >= 0 for line in timed)
     evaluated = [line["step"] for line in timed if line.get("evaluation_ns")]
-    return [*(tuple(line[name] for name in COMPARED) for line in timed), tuple(evaluated)], int(done.stdout.split()[-1])
+    return [*(tuple(line[name] for name in COMPARED) for line in timed), tuple(evaluated)], [
+        int(word) for word in done.stdout.split()
+    ]
 
 
 def test_noted_steps_have_the_lines_of_those_that_are_worked_out(tmp_path: Path):
-    noted, count = lines_of(tmp_path, "noted")
     usual, none = lines_of(tmp_path, "worked out")
-    assert noted == usual and len(usual) == 12 + 12 + 1
-    assert (count > 15, none) == (True, 0), "most of the baseline's steps are only noted"
+    noted, counts = lines_of(tmp_path, "noted")
+    bare, bare_counts = lines_of(tmp_path, "bare")
+    assert usual == noted == bare and len(usual) == 12 + 12 + 1
+    assert none == [0, 0]
+    assert counts[0] > 15 and counts[1] == 0, "most of the baseline's steps are only noted"
+    assert bare_counts[1] >= 7, "the first of the baseline's steps are bare, until one evaluates"

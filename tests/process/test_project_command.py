@@ -8,7 +8,7 @@ import pytest
 from helpers.command import in_process
 from jsonschema import Draft202012Validator
 
-from gpuprof.projection.projection_json import schema
+from gpuprof.projection.projection import DOCUMENT as PROJECTION
 
 RUN = "tests/data/runs/dense8b_lora"
 
@@ -42,7 +42,7 @@ def test_json_is_valid_and_a_measured_host_is_taken(tmp_path):
     done = in_process("project", RUN, "--to", "l4", "--hosts", here, there, "--json", XDG_CONFIG_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert not list(Draft202012Validator(schema()).iter_errors(document))
+    assert not list(Draft202012Validator(PROJECTION.schema()).iter_errors(document))
     assert (document["asked"]["host_factor"], document["asked"]["host_source"]) == (2.0, "measured")
 
 

@@ -13,7 +13,7 @@ from helpers.started import environment
 from helpers.warm_torch import warm_python
 
 need("torch")
-MOST_TIMED, MOST_AFTER = 34, 5
+MOST_TIMED, MOST_AFTER = 5, 5
 """Python functions more a step, of gpuprof and of what it calls, with one or a few to spare."""
 LATE_STEPS = 30
 """With two optimizers, once the recording is over."""
@@ -107,7 +107,7 @@ def test_a_step_executes_few_functions_more_while_it_is_timed_and_hardly_any_aft
     assert done.returncode == 0, done.stderr
     bare, found, taken, late = json.loads(done.stdout.splitlines()[-1])
     usual = statistics.median(bare)
-    assert 10 < statistics.median(found["baseline_free"][1:]) - usual <= MOST_TIMED
+    assert 0 < statistics.median(found["baseline_free"]) - usual <= MOST_TIMED
     assert 0 < statistics.median(found["after"]) - usual <= MOST_AFTER
     assert taken == 121, "no step is lost when they are only counted"
     assert abs(late - LATE_STEPS) <= 1, "two optimizers end one step, also where the second comes late"
@@ -119,4 +119,4 @@ def test_a_step_executes_few_functions_more_while_it_is_timed_and_hardly_any_aft
     assert work == {(1, 4, 32, 256)}
     assert {line["labelled_tokens"] for line in timed} <= {32, None}
     facts = json.loads((tmp_path / "run" / "rank0.json").read_text())
-    assert facts["steps_seen"] == taken + late and facts["loader"]["made"]["batches"] == 20
+    assert facts["steps_seen"] == taken + late and facts["loader"]["made"]["batches"] == 3 + 20

@@ -19,8 +19,8 @@ from gpuprof.diagnosis.comparison.compare import (
     compare_steps,
     compare_work,
 )
+from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
 from gpuprof.diagnosis.comparison.comparison import Significance
-from gpuprof.diagnosis.comparison.comparison_json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import (
     significance,
@@ -30,7 +30,7 @@ from gpuprof.diagnosis.detect.pair.cells import busy_shares
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.mean_step.baseline import step_time
-from gpuprof.diagnosis.result.diagnosis import Measured
+from gpuprof.diagnosis.result.finding_model import Measured
 from gpuprof.errors import GpuprofError
 from gpuprof.report.words.comparison_words import prediction
 from gpuprof.timeline.devices import COMPUTE
@@ -93,7 +93,7 @@ def test_what_a_trial_measured_stands_next_to_what_was_predicted():
     (found_there,) = c.mechanisms[0].predictions
     assert found_there.tried_ns == 7 * MS
     assert "; gpuprof try measured 7.0 ms; B " in prediction(found_there)
-    assert not list(Draft202012Validator(schema()).iter_errors(to_json(c)))
+    assert not list(Draft202012Validator(COMPARISON.schema()).iter_errors(COMPARISON.to_json(c)))
     assert compared(a, b).mechanisms[0].predictions[0].tried_ns is None
 
 
@@ -318,14 +318,14 @@ def test_other_kernels_are_not_called_the_same():
 
 # -- JSON
 
-VALIDATOR = Draft202012Validator(schema())
+VALIDATOR = Draft202012Validator(COMPARISON.schema())
 
 
 def test_the_schema_is_one():
-    Draft202012Validator.check_schema(schema())
-    document = to_json(compared("tiny", "tiny.compile"))
-    assert list(document) == [key for key in schema()["properties"] if key in document]
-    assert set(schema()["required"]) <= set(document)
+    Draft202012Validator.check_schema(COMPARISON.schema())
+    document = COMPARISON.to_json(compared("tiny", "tiny.compile"))
+    assert list(document) == [key for key in COMPARISON.schema()["properties"] if key in document]
+    assert set(COMPARISON.schema()["required"]) <= set(document)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_the_schema_is_one():
     ],
 )
 def test_every_comparison_is_valid(a, b):
-    text = dumps(compared(a, b))
+    text = COMPARISON.dumps(compared(a, b))
     assert text.isascii()
     document = json.loads(text)
     assert [f"{e.json_path}: {e.message}" for e in VALIDATOR.iter_errors(document)] == []

@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from gpuprof.cli.shared.comparison_gates import METRICS, Outcome, judge, parse
+from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
 from gpuprof.diagnosis.comparison.comparison import Comparison, Note, Significance, Work
-from gpuprof.diagnosis.comparison.comparison_json import schema
 from gpuprof.errors import GpuprofError
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report.page.comparison import render as page
@@ -263,7 +263,7 @@ def test_the_command(tmp_path: Path):
     done = in_process("compare", TINY, TINY, "--json", "--fail-on", "step_time:0%")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
-    assert not list(Draft202012Validator(schema()).iter_errors(document))
+    assert not list(Draft202012Validator(COMPARISON.schema()).iter_errors(document))
     assert document["step"]["difference_ns"] == 0
 
 

@@ -14,7 +14,7 @@ from helpers.valid_json import is_valid
 
 import gpuprof
 from gpuprof.cli import main
-from gpuprof.diagnosis.comparison.comparison_json import to_json as comparison_json
+from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
 from gpuprof.diagnosis.recorded.quality import _ON_CPU, no_verdict, of_timed_iterations
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Quality
 from gpuprof.diagnosis.result.iteration_model import Iteration, PhaseBudget
@@ -154,7 +154,7 @@ def test_two_runs_are_compared_by_their_timed_steps(tmp_path: Path, starved: Dia
     assert "0 → 4 input workers" in first.text and first.predictions
     assert "kernels 0" not in text_of(found) and "CPU ops" not in text_of(found)
     assert "kernels and copies" not in comparison_page(found) and "GPU works" not in comparison_page(found)
-    assert comparison_json(found)["unexplained_ns"] == 0
+    assert COMPARISON.to_json(found)["unexplained_ns"] == 0
 
 
 def text_of(found: gpuprof.Comparison) -> str:

@@ -7,9 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.case import only, run_of
+from helpers.diagnosed import diagnosed
+from helpers.paths import ROOT
+from helpers.present import present
 from helpers.program import MS, SHORT, US, Program
 
-from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.findings import accumulation, larger_batch
 from gpuprof.diagnosis.fixes.predict import fixes
@@ -121,3 +125,21 @@ def test_steps_that_differ_in_their_passes_have_none(tmp_path: Path):
 
         program.step(body)
     assert micro_batches(program.case(tmp_path)) is None
+
+
+@pytest.mark.slow  # a recording of 27,000 kernels
+def test_a_loss_that_encodes_its_batch_in_parts():
+    """256 pairs, 32 sentences at a time: 16 passes, and 16 more in the backward pass of the loss. The backward passes
+    of these are no recomputation."""
+    found = diagnosed(ROOT / "scenarios" / "programs" / "cached_contrastive" / "recording")
+    case = analysis_of(found)
+    assert case is not None
+    inner = inner_passes(case)
+    assert inner is not None and inner.count == 16
+    work = [int((inner.number[case.graph.on_gpu] == one).sum()) for one in range(15)]
+    assert max(work) < 1.05 * min(work)
+    parts, once = (next(one for one in found.findings if one.id == name) for name in ("accumulation", "recompute"))
+    assert parts.speedup.low < 8.0 < parts.speedup.high, "measured with 256 at a time"
+    assert "parts of the batch" in parts.title and once.speedup.high < 2 and "encodes" in once.title
+    above = present(found.above_reach)
+    assert above.largest[0].finding == "accumulation"

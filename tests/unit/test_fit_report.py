@@ -8,11 +8,11 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
+from gpuprof.trial.fit import DOCUMENT as FIT
 from gpuprof.trial.fit import FitReport, OnGpu, Point, model_of, table
-from gpuprof.trial.fit_json import dumps, schema
 
 MIB = 2**20
-VALIDATOR = Draft202012Validator(schema())
+VALIDATOR = Draft202012Validator(FIT.schema())
 
 
 def report() -> FitReport:
@@ -26,13 +26,13 @@ def report() -> FitReport:
 
 
 def document() -> dict:
-    return json.loads(dumps(report()))
+    return json.loads(FIT.dumps(report()))
 
 
 def test_the_schema_is_one_and_takes_what_is_written():
-    Draft202012Validator.check_schema(schema())
+    Draft202012Validator.check_schema(FIT.schema())
     assert not list(VALIDATOR.iter_errors(document()))
-    assert list(document()) == list(schema()["properties"])
+    assert list(document()) == list(FIT.schema()["properties"])
 
 
 @pytest.mark.parametrize("path", [(), ("measured", 0), ("cells", 0), ("gpus", 0)])

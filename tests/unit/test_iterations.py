@@ -148,6 +148,8 @@ def test_what_generation_consists_of(usual: Iteration):
 
 
 def test_changes_are_computed_from_the_budget(usual: Iteration):
+    without_gpu = {one.id for one in changes(usual, GRPO, on_gpu=False)}
+    assert not without_gpu & {"generation_ahead", "serving_engine", "decode_cpu"} and "rewards_at_once" in without_gpu
     found = {one.id: one for one in changes(usual, GRPO)}
     tail = found["completion_tail"]
     assert tail.iteration_ns.expected == pytest.approx((2000 - 0.4 * 990) * MS)

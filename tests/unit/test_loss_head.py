@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.case import only, run_of
 from helpers.diagnosed import diagnosed
+from helpers.present import present
 from helpers.program import BF16, FLOAT, MS, Program
 
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
@@ -81,8 +82,17 @@ def test_logits_of_labelled_tokens_take_their_share(tmp_path):
     assert item.ns == pytest.approx(9 * MS - left, rel=0.05)
 
 
-@pytest.mark.parametrize("labelled", [None, 0.95, 1.0])
-def test_where_labels_are_not_known_or_all_are_there_nothing_is_said(tmp_path, labelled):
+def test_where_no_labels_were_seen_they_may_be_few(tmp_path):
+    case = trained(tmp_path)
+    proposal, known = only(needless_logits, case), only(needless_logits, trained(tmp_path, labelled=0.5))
+    assert proposal.odds < 1 and "-100" in proposal.needs
+    assert known.odds == 1
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_of(known.change(case.graph)))
+    assert case.step_of(present(proposal.best)(case.graph)) < case.step_of(present(proposal.worst)(case.graph))
+
+
+@pytest.mark.parametrize("labelled", [0.95, 1.0])
+def test_where_all_labels_are_there_nothing_is_said(tmp_path, labelled):
     assert not list(needless_logits.find(trained(tmp_path, labelled=labelled)))
 
 

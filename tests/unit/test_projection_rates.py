@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gpuprof.costs.hardware import Gpu, find
-from gpuprof.projection.projection_json import schema as projection_schema
+from gpuprof.projection.projection import DOCUMENT as PROJECTION
 from gpuprof.projection.sustained_rates import reach
 
 
@@ -30,6 +30,6 @@ def test_without_a_power_limit_the_rate_is_a_share_of_what_is_stated_and_says_so
 
 
 def test_every_source_of_a_rate_is_in_the_schema():
-    schema = projection_schema()
+    schema = PROJECTION.schema()
     sources = schema["$defs"]["rates"]["properties"]["half_source"]["enum"]
     assert {reach(l4(tdp_w=None)).half_source, reach(l4()).half_source} <= set(sources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.record.recording_cost import in_words, parts, recorded_until
+from gpuprof.record.recording_cost import in_words, parts, recorded_until, verdict_parts
 
 S = 1_000_000_000
 STAGES = (("settle", 0), ("baseline_free", 2), ("baseline_sync", 4), ("sampling", 5), ("warmup", 9), ("trace", 10))
@@ -26,10 +26,12 @@ def test_every_second_is_in_one_part():
 def test_the_verdict_counts_from_the_last_recorded_step():
     document = rank(("after", 14))
     assert recorded_until(document) == 112.5 * S
-    assert in_words(document, 117 * S) == (
+    laps = [("until it was read", 113 * S), ("reading", 115 * S), ("diagnosing", 117 * S)]
+    assert in_words(document, laps) == (
         "the recording took 14.0 s: settling 2.0 s, baseline 3.0 s, sampling 4.0 s, recorded steps 3.5 s, stall 1.5 s;"
-        " the verdict came 4.5 s after the last recorded step"
+        " the verdict came 4.5 s after the last recorded step: stall 1.5 s, reading 1.0 s, diagnosing 2.0 s"
     )
+    assert sum(verdict_parts(document, laps).values()) == 4.5 * S
 
 
 def test_samples_that_follow_the_recording_are_no_part_of_it():
@@ -44,6 +46,6 @@ def test_samples_that_follow_the_recording_are_no_part_of_it():
 
 def test_what_is_not_known_is_left_out():
     assert recorded_until(rank()) is None
-    assert "verdict" not in (in_words(rank(), 117 * S) or "verdict")
+    assert "verdict" not in (in_words(rank(), [("reading", 117 * S)]) or "verdict")
     for odd in ({}, {"stages": None}, {"stages": [1, {"stage": "settle"}], "windows": [None, {"stop_ns": "x"}]}):
-        assert in_words(odd, 1) is None
+        assert in_words(odd, [("reading", 1)]) is None

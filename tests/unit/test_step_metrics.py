@@ -139,3 +139,42 @@ def test_not_inputs_of_the_next_pass(tmp_path: Path):
         program.item()
 
     assert not list(step_metrics.find(trained(tmp_path, nothing, scaled)))
+
+
+def norms(program: Training, tensors: int = 40, then: str = "") -> None:
+    """The norm of each gradient, one after the other, of which all are read; `then`: an op on each gradient."""
+    shapes = [[1024, 1024], [4096, 1024]] * (tensors // 2)
+
+    def body() -> None:
+        for shape in shapes:
+            program.plain("linalg_vector_norm", shape, [], type=FLOAT, gpu=5 * US)
+        for _ in shapes:
+            program.item()
+        for shape in shapes if then else ():
+            program.plain(then, shape, [], type=FLOAT, gpu=5 * US)
+
+    program.without_gradients(body)
+
+
+def test_norms_of_gradients_stay_in_one_step_of_50(tmp_path: Path):
+    case = trained(tmp_path, nothing, norms)
+    proposal = only(step_metrics, case, "gradients")
+    assert "of 40 tensors" in proposal.evidence[0].text and "40 values" in proposal.evidence[0].text
+    assert proposal.odds < 1
+    assert case.step_of(proposal.change(case.graph)) < case.step_ns - 40 * 20 * US
+    assert case.step_of(present(proposal.worst)(case.graph)) < case.step_ns
+
+
+def test_the_optimizers_weight_decay_is_no_clipping(tmp_path: Path):
+    def logged(program: Training) -> None:
+        norms(program)
+        start = program.now
+        program.without_gradients(lambda: program.plain("_foreach_mul_", [4096, 1024], [], type=FLOAT))
+        program.trace.annotation("Optimizer.step#AdamW.step", start - 1, program.now)
+
+    assert only(step_metrics, trained(tmp_path, nothing, logged), "gradients")
+
+
+@pytest.mark.parametrize(("tensors", "then"), [(8, ""), (40, "mul_")], ids=["few", "clipping"])
+def test_norms_that_are_few_or_clip_are_no_log(tmp_path: Path, tensors: int, then: str):
+    assert not list(step_metrics.find(trained(tmp_path, nothing, lambda program: norms(program, tensors, then))))

@@ -12,14 +12,14 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.cli import main
 from gpuprof.diagnosis.iterations.logged import ORDER, diagnose_logs
-from gpuprof.diagnosis.iterations.logged_json import schema, to_json
+from gpuprof.diagnosis.iterations.logged_model import DOCUMENT as ITERATIONS
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
 from gpuprof.diagnosis.iterations.pages import PAGES
 from gpuprof.errors import GpuprofError
 from gpuprof.tracefile.training_logs.frameworks import FRAMEWORKS
 from gpuprof.tracefile.training_logs.read import is_training_log
 
-VALIDATOR = Draft202012Validator(schema())
+VALIDATOR = Draft202012Validator(ITERATIONS.schema())
 
 
 def written(folder: Path, name: str, text: str) -> str:
@@ -32,7 +32,7 @@ def diagnosed(*paths: str) -> LoggedIterations:
     """What the logs say, once its JSON was found to be valid, and the phases to sum to the iteration."""
     assert all(is_training_log(Path(path)) for path in paths)
     found = diagnose_logs(paths)
-    VALIDATOR.validate(json.loads(json.dumps(to_json(found))))
+    VALIDATOR.validate(json.loads(json.dumps(ITERATIONS.to_json(found))))
     assert sum(one.ns for one in found.phases) == found.mean_ns + found.overlap_ns
     return found
 
@@ -213,7 +213,7 @@ def test_damaged_logs_never_break(tmp_path: Path):
         except GpuprofError as error:
             assert "\n" not in str(error)
         else:
-            VALIDATOR.validate(json.loads(json.dumps(to_json(diagnosed_), allow_nan=False)))
+            VALIDATOR.validate(json.loads(json.dumps(ITERATIONS.to_json(diagnosed_), allow_nan=False)))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

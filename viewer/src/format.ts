@@ -7,11 +7,11 @@ const UNITS: [number, string][] = [
   [1, "ns"],
 ];
 
-/** `1.24 ms`: three digits, the unit that needs no zeros. */
+/** `1.24 ms`, `4.00 µs`: three digits, the unit that needs no zeros; whole nanoseconds as they are. */
 export function duration(ns: number): string {
   const size = Math.abs(ns);
   const [scale, unit] = UNITS.find(([scale]) => size >= scale * 0.9995) ?? UNITS[3];
-  return `${digits(ns / scale)} ${unit}`;
+  return `${scale === 1 ? digits(ns) : rounded(ns / scale)} ${unit}`;
 }
 
 /** A moment on an axis whose ticks are `tick` ns apart: `12.35 ms`. */
@@ -57,6 +57,11 @@ export function binary(bytes: number): string {
 
 function digits(value: number): string {
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1000) return String(value);
+  return Number.isInteger(value) && size < 1000 ? String(value) : rounded(value);
+}
+
+/** Three digits, zeros included: `4.00`. */
+function rounded(value: number): string {
+  const size = Math.abs(value);
   return size >= 99.95 ? value.toFixed(0) : size >= 9.995 ? value.toFixed(1) : value.toFixed(2);
 }

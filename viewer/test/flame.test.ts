@@ -215,8 +215,8 @@ test("words of a bar are those of its node", () => {
   const { name, full, lines } = words(data as unknown as ReportData, icicle(t), 1);
   assert.deepEqual([name, full], ["forward", ""]);
   assert.deepEqual(Object.fromEntries(lines), {
-    total: "3 µs a step",
-    own: "1 µs a step",
+    total: "3.00 µs a step",
+    own: "1.00 µs a step",
     "of the whole": "75 %",
     count: "1 a step",
   });
@@ -224,7 +224,7 @@ test("words of a bar are those of its node", () => {
   assert.equal(inner.full, "aten::mm whole");
   assert.equal(Object.fromEntries(inner.lines)["of forward"], "67 %");
   assert.deepEqual(Object.fromEntries(restWords(data as unknown as ReportData, t, 0, Int32Array.from([1, 3]))), {
-    total: "4 µs a step",
+    total: "4.00 µs a step",
     "of the whole": "100 %",
     "of all": "100 %",
   });

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -153,14 +152,18 @@ def show_verdict(folder: Path, running: bool) -> Diagnosis:
     """
     import gpuprof
 
-    diagnosis = gpuprof.diagnose(read_ahead.read(folder, running))
+    laps = read_ahead.Laps()
+    laps.end("until it was read")
+    diagnosis = gpuprof.diagnose(read_ahead.read(folder, running, laps))
+    laps.end("diagnosing")
     if (folder / VERDICT).is_file():
         return diagnosis
     page = _page(diagnosis)
     with contextlib.suppress(OSError):
         os.write(2, page)
+    laps.end("printing")
     keep_verdict(folder, diagnosis)
-    _tell_cost(folder, diagnosis)
+    _tell_cost(folder, diagnosis, laps)
     return diagnosis
 
 
@@ -177,10 +180,10 @@ def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
     history.remember(folder, history.entry(str(folder), None, diagnosis))
 
 
-def _tell_cost(folder: Path, diagnosis: Diagnosis) -> None:
+def _tell_cost(folder: Path, diagnosis: Diagnosis, laps: read_ahead.Laps) -> None:
     """Reports how long each part of the recording took, on stderr and in the run's log."""
     rank = 0 if diagnosis.folder is None else diagnosis.folder.rank
-    said = in_words(runfile.read_json(folder / runfile.rank_file(rank)) or {}, time.time_ns())
+    said = in_words(runfile.read_json(folder / runfile.rank_file(rank)) or {}, laps.ends)
     if said is not None:
         tell(said)
         runfile.log(folder, said)

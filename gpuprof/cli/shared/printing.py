@@ -101,9 +101,9 @@ class OfIterations(Renderer["LoggedIterations"]):
     name = "iterations"
 
     def json(self, result: LoggedIterations) -> str:
-        from gpuprof.diagnosis.iterations.logged_json import dumps
+        from gpuprof.diagnosis.iterations.logged_model import DOCUMENT
 
-        return dumps(result)
+        return DOCUMENT.dumps(result)
 
     def text(self, result: LoggedIterations, width: int, rows: int | None, **options: Any) -> RenderableType:
         from gpuprof.report.terminal.logged_terminal import ROWS, render
@@ -115,9 +115,9 @@ class OfRoles(Renderer["Roles"]):
     name = "roles"
 
     def json(self, result: Roles) -> str:
-        from gpuprof.diagnosis.roles.roles_json import dumps
+        from gpuprof.diagnosis.roles.model import DOCUMENT
 
-        return dumps(result)
+        return DOCUMENT.dumps(result)
 
     def text(self, result: Roles, width: int, rows: int | None, **options: Any) -> RenderableType:
         from gpuprof.report.terminal.roles_terminal import ROWS, render
@@ -129,9 +129,9 @@ class OfMemory(Renderer["MemoryReport"]):
     name = "memory"
 
     def json(self, result: MemoryReport) -> str:
-        from gpuprof.memory.memory_json import dumps
+        from gpuprof.memory.memory_report import DOCUMENT
 
-        return dumps(result)
+        return DOCUMENT.dumps(result)
 
     def text(self, result: MemoryReport, width: int, rows: int | None, **options: Any) -> RenderableType:
         from gpuprof.report.terminal.memory_terminal import ROWS, render
@@ -148,9 +148,9 @@ class OfComparison(Renderer["Comparison"]):
     name = "comparison"
 
     def json(self, result: Comparison) -> str:
-        from gpuprof.diagnosis.comparison.comparison_json import dumps
+        from gpuprof.diagnosis.comparison.comparison import DOCUMENT
 
-        return dumps(result)
+        return DOCUMENT.dumps(result)
 
     def text(self, result: Comparison, width: int, rows: int | None, **options: Any) -> RenderableType:
         from gpuprof.report.terminal.comparison_terminal import ROWS, render

@@ -7,7 +7,7 @@ import contextlib
 import io
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,23 +49,41 @@ def is_wanted() -> bool:
     return bool(sys.stdin.readline())
 
 
-def read(folder: Path, running: bool) -> Recording:
+@dataclass(slots=True)
+class Laps:
+    """When each part of what leads to a verdict has ended."""
+
+    ends: list[tuple[str, int]] = field(default_factory=list)
+    """(name, unix ns), in order."""
+
+    def end(self, name: str) -> None:
+        """A part has ended."""
+        self.ends.append((name, time.time_ns()))
+
+
+def read(folder: Path, running: bool, laps: Laps | None = None) -> Recording:
     """The recording in a run's folder; where it is of one process its trace has been read. running: the training still
-    runs, so its sampled steps are waited for. Raises GpuprofError."""
+    runs, so its sampled steps are waited for. laps: gets the times of both. Raises GpuprofError."""
+    laps = Laps() if laps is None else laps
+    found = _read(folder, running)
+    laps.end("reading")
+    if running:
+        wait_for_samples(folder)
+        laps.end("waiting for samples")
+    return found
+
+
+def _read(folder: Path, running: bool) -> Recording:
     from gpuprof.tracefile.recording import resolve
 
     found = resolve(folder)
-    if not running:
-        return found
-    if usable_cores() < FEWEST_CORES:
-        wait_for_samples(folder)
+    if not running or usable_cores() < FEWEST_CORES:
         return found
     run = found.run
     if found.kind == "run" and run is not None and run.nsys is None and run.trace is not None:
         contents = found.read()
         if contents.trace is not None:
             found = replace(found, loaded=contents.trace)
-    wait_for_samples(folder)
     return found
 
 

@@ -92,11 +92,11 @@ def what_changed(before: Path | None, after: Path, diagnosis: Diagnosis, heading
             lines.append(str(error))
     text = "\n".join(lines) + "\n"
     if comparison is not None:
-        from gpuprof.diagnosis.comparison.comparison_json import dumps
+        from gpuprof.diagnosis.comparison.comparison import DOCUMENT
 
         text += _drawn(comparison)
         with contextlib.suppress(OSError), runfile.whole_file(after / runfile.CHANGED_JSON, 0o600) as file:
-            file.write(dumps(comparison).encode() + b"\n")
+            file.write(DOCUMENT.dumps(comparison).encode() + b"\n")
     with contextlib.suppress(OSError), runfile.whole_file(after / runfile.CHANGED_TEXT, 0o600) as file:
         file.write(text.encode())
     return text

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpuprof.diagnosis.detect.batches.batch_scaling import (
     largest_factor,
     micro_size,
@@ -12,15 +14,19 @@ from gpuprof.diagnosis.detect.batches.batch_scaling import (
     scaled_batch,
     slower_host,
 )
+from gpuprof.diagnosis.detect.batches.inner_passes import InnerPasses, inner_passes
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import Code, call, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.record.patches import BATCH
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import DATA
 from gpuprof.tracefile.trace import I64
@@ -39,11 +45,14 @@ same training in less time, as long as the activations fit in memory.
 """,
     detected="""
 Steps with the same number of backward passes, two or more. The micro-batch is multiplied by each divisor of that number
-that fits in 90 % of the GPU's memory, where a run reports what it uses.
+that fits in 90 % of the GPU's memory, where a run reports what it uses. The other case is a loss that encodes its batch
+in parts (the cached losses of sentence-transformers, GradCache): the same module is called as often in the forward pass
+as inside one backward pass, with a backward pass after each of those calls.
 """,
     gain="""
 The kernels of a pass grow as they do for a larger batch (see `larger_batch`), and the passes that are no longer needed
-are removed from the replay. The optimizer, clipping and the time to fetch all samples stay.
+are removed from the replay. The optimizer, clipping and the time to fetch all samples stay. Of parts in a loss the
+smallest are proposed whose step is within 3 % of the shortest.
 """,
     wrong="""
 The optimizer step sees the same samples, so the training stays the same, with two exceptions: batch statistics
@@ -56,6 +65,10 @@ Without a run the free memory is not known.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes the fastest number of passes."""
+    inner = inner_passes(case)
+    if inner is not None:
+        yield from _of_loss(case, inner)
+        return
     count = micro_batches(case)
     if count is None or count < 2:
         return
@@ -96,6 +109,63 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _of_loss(case: Analysis, inner: InnerPasses) -> Iterator[Proposal]:
+    """Larger parts of the batch in a loss that encodes it part by part: the smallest that are nearly as fast as any."""
+    chosen = _parts_factor(case, inner)
+    if chosen is None:
+        return
+    (factor, step_ns), count = chosen, inner.count
+    text = (
+        f"the loss encodes a batch in {count} passes {case.unit.a}, and again with gradients; {count // factor} would"
+        f" take {duration(case.stated(step_ns))} of {case.usual_step}"
+    )
+    yield Proposal(
+        title=f"parts of the batch in the loss {factor} × as large",
+        evidence=spans(case, text, (inner.number >= 0) & (case.graph.lane >= 0)),
+        fix=call("CachedMultipleNegativesRankingLoss", ..., mini_batch_size=Code(f"{factor} * mini_batch_size"))
+        + f"  # or another loss that caches gradients{room_note(case)}",
+        change=_larger_parts(case, inner, factor, 1),
+        best=_larger_parts(case, inner, factor, 0),
+        worst=slower_host(case, _larger_parts(case, inner, factor, 2)),
+        claims=("free_memory",),
+        key="parts",
+    )
+
+
+def _parts_factor(case: Analysis, inner: InnerPasses) -> tuple[int, float] | None:
+    """(how many parts become one, the step then in ns); None if not even two fit."""
+    limit, count = largest_factor(case), inner.count
+    known = [k for k in range(2, count + 1) if count % k == 0 and (limit is None or k <= limit)]
+    steps = {k: case.step_of(_larger_parts(case, inner, k, 1)(case.graph)) for k in known}
+    return next(((k, ns) for k, ns in steps.items() if ns <= (1 + SAME_PACE) * min(steps.values())), None)
+
+
+def ledger_parts(case: Analysis) -> Iterator[Part]:
+    """What small parts of a batch in a loss take more than larger ones."""
+    inner = inner_passes(case)
+    chosen = None if inner is None else _parts_factor(case, inner)
+    if inner is not None and chosen is not None:
+        yield part_of(
+            case.graph,
+            _larger_parts(case, inner, chosen[0], 1),
+            "passes of a loss over small parts of the batch",
+            "larger parts would fit: each pass launches all kernels again",
+        )
+
+
+def _larger_parts(case: Analysis, inner: InnerPasses, factor: int, level: int) -> Change:
+    """The step with `factor` passes of each round merged into one; all else is as it was."""
+    inside = inner.number >= 0
+    gone = inside & (inner.number % factor != factor - 1) & model_phases(case.graph)
+    larger = scaled_batch(case, factor, level)
+
+    def change(graph: Graph) -> Graph:
+        grown = np.where(inside, larger(graph).duration_ns, graph.duration_ns)
+        return removed(graph.with_durations(grown), gone)
+
+    return change
+
+
 def merged(case: Analysis, number: I64, count: int, factor: int, level: int) -> Change:
     """The step with `factor` passes merged into one; level: 0 at best, 1 as expected, 2 at worst.
 
@@ -114,5 +184,6 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     same_ops=True,
+    ledger=LedgerParts(ledger_parts, stage="repeated"),
     synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
 )

@@ -13,6 +13,7 @@ from gpuprof.calibration import slow as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import call, environment, without_call
 from gpuprof.diagnosis.sentences import duration
@@ -193,6 +194,11 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     lowers=("waiting_for_gpu",),
+    ledger=LedgerItem(
+        "switches for debugging: anomaly detection, launches that wait or tensors that are filled",
+        "the training computes the same without them",
+        stage="stalled",
+    ),
     synonyms=(
         "anomaly", "detect_anomaly", "cuda_launch_blocking", "deterministic", "use_deterministic_algorithms", "debug",
     ),

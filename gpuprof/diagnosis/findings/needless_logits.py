@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_LOGITS_SHARE: Assumed[Share] = 0.1
-"""Of the step that logits take where it is worth saying that labels were not seen."""
+"""Of the step that logits take, from which on they are looked at where no labels were seen."""
 MOST_LABELLED: Assumed[Share] = 0.9
 """Share of labelled tokens above which there is nothing to leave out."""
+
+TITLE = "logits of labelled tokens only"
 
 PAGE = Page(
     id="needless_logits",
@@ -46,13 +49,16 @@ forward and backward. Only tokens with a label need them.
     detected=f"""
 The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than
 {percent(MOST_LABELLED)} % of the tokens have one, the kernels on logits are found by their shapes: the output layer's
-matmuls and everything from the cast to the loss. Not detected where batches are made on the GPU, or in recordings of
-torch.profiler alone.
+matmuls and everything from the cast to the loss. Where no labels were seen (batches that are made on the GPU,
+recordings of torch.profiler alone) and logits take {percent(LEAST_LOGITS_SHARE)} % of the step, the fix is listed under
+*Worth trying* with the share of labels that instructions with answers usually have.
 """,
     gain=f"""
 The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not. Finding
 and gathering the rows costs none of the gain (up to {percent(calibrated.LABELLED_ROWS.high)} %). A host-bound step
-gains nothing.
+gains nothing. Labels that were not seen: {percent(calibrated.UNSEEN_LABELLED.value)} % of the tokens have one
+({percent(calibrated.UNSEEN_LABELLED.low)} to {percent(calibrated.UNSEEN_LABELLED.high)} %), with a probability of
+{percent(calibrated.UNSEEN_ODDS.value)} % (assumed).
 """,
     wrong="""
 A mask of rows (`hidden[labels != -100]`) waits for the GPU to count them; make the indices in the collator instead,
@@ -65,25 +71,50 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """Logits of labelled tokens only."""
     found = _unlabelled(case)
     if found is None:
+        yield from _unseen(case)
         return
     share, head, nodes = found
     ns = case.per_step(float(case.graph.duration_ns[nodes].sum()))
-    usual = left_for(case, share, 1)
     text = (
         f"{100 * (1 - share):,.0f} % of the tokens have no label; all {head.tokens:,} × {head.vocabulary:,} logits"
         f" and their loss take {duration(ns)} of GPU time a step"
     )
-    yield Proposal(
-        title="logits of labelled tokens only",
+    yield _proposal(case, nodes, text, (share, share, share))
+
+
+def _unseen(case: Analysis) -> Iterator[Proposal]:
+    """The same where no labels were seen: a usual share of the tokens has one."""
+    share, head = labelled_share(case), loss_head(case)
+    if share is not None or head is None or not case.trains_on_tokens:
+        return
+    nodes = logits_nodes(case, head)
+    took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
+    if took < LEAST_LOGITS_SHARE * case.mean_ns:
+        return
+    text = (
+        f"all {head.tokens:,} × {head.vocabulary:,} logits and their loss take {duration(took)} of GPU time"
+        f" {case.unit.a}; no labels were seen in host memory, so how many tokens need them is unknown"
+    )
+    usual = calibrated.UNSEEN_LABELLED
+    proposal = _proposal(case, nodes, text, usual.rising)
+    needs = f"{100 * (1 - usual.value):.0f} % of the tokens or more are prompts or padding, with the label -100"
+    yield replace(proposal, odds=calibrated.UNSEEN_ODDS.value, needs=needs)
+
+
+def _proposal(case: Analysis, nodes: Mask, text: str, shares: tuple[float, float, float]) -> Proposal:
+    """`shares` of the tokens that have a label: at best, usually, at worst."""
+    best, usual, worst = (
+        partial(scaled, nodes=nodes, factor=left_for(case, share, level)) for level, share in enumerate(shares)
+    )
+    return Proposal(
+        title=TITLE,
         evidence=spans(case, text, nodes),
-        fix=code(
-            "hidden = model.model(input_ids=…).last_hidden_state.flatten(0, 1)\nlogits = model.lm_head(hidden[rows])"
-        )
+        fix=code("hidden = model.model(tokens).last_hidden_state.flatten(0, 1)\nlogits = model.lm_head(hidden[rows])")
         + "  # rows: of tokens whose next one has a label, by the collator\n"
         + code("loss = cross_entropy(logits.float(), labels[rows])"),
-        change=partial(scaled, nodes=nodes, factor=usual),
-        best=partial(scaled, nodes=nodes, factor=left_for(case, share, 0)),
-        worst=partial(scaled, nodes=nodes, factor=left_for(case, share, 2)),
+        change=usual,
+        best=best,
+        worst=worst,
         claims=("logits",),
     )
 
@@ -119,23 +150,15 @@ def _absent(case: Analysis) -> str | None:
     share, head = labelled_share(case), loss_head(case)
     if head is None or not case.trains_on_tokens:
         return None
-    if share is not None:
-        return f"{100 * share:.0f} % of the tokens have a label"
-    took = case.per_step(float(case.graph.duration_ns[logits_nodes(case, head)].sum()))
-    if took < LEAST_LOGITS_SHARE * case.mean_ns:
-        return None
-    return (
-        f"labels were not seen in host memory; the output layer and the loss take {duration(took)} of GPU time"
-        f" {case.unit.a}, tokens without a label (-100) included"
-    )
+    return None if share is None else f"{100 * share:.0f} % of the tokens have a label"
 
 
-ABSENT = Absent("logits of labelled tokens only", _absent)
+ABSENT = Absent(TITLE, _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Less time in the loss, where only the side with more of it computes logits without labels."""
-    return less_loss(a, b, PAGE.id, "logits of labelled tokens only")
+    return less_loss(a, b, PAGE.id, TITLE)
 
 
 def ledger_parts(case: Analysis) -> Iterator[Part]:

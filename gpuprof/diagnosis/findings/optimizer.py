@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.gradient_scaler import STEP, gradient_scaler
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -53,96 +55,159 @@ PAGE = Page(
 A for-loop optimizer launches about eight kernels for each parameter; a foreach optimizer launches a few kernels for
 each list of parameters, but reads all parameters again for every operation. A fused optimizer reads each parameter,
 gradient and state once and writes it once, in a handful of kernels. Unlike the others, it does not read each
-parameter's step count on the CPU. With a gradient scaler it checks on the GPU whether gradients overflowed, so
-`scaler.step` no longer waits for that value.
+parameter's step count on the CPU. Optimizers of libraries, such as the Adafactor of transformers, mostly go from
+parameter to parameter and have no fused kernel: AdamW has. With a gradient scaler it checks on the GPU whether
+gradients overflowed, so `scaler.step` no longer waits for that value.
 """,
     detected="""
 A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
-its `Optimizer.step` range. Not shown if torch is older than 2.0.
+its `Optimizer.step` range. Any other optimizer that updates one parameter after another in place, but for those
+that multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0.
 """,
     gain=f"""
 All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
 time; CPU time in ops becomes {calibrated.OPTIMIZER_FOREACH_HOST.value:g} (from foreach) or
 {calibrated.OPTIMIZER_LOOP_HOST.value:g} (from a loop) of what it was. Reads of step counts (`aten::item` in the step)
 are removed with the Python between them, and so are a gradient scaler's read directly before the step and its wait.
-Python code that collects the parameters stays. With few trainable parameters the gain is often within the noise and is
-then not shown.
+Python code around the ops becomes {calibrated.OPTIMIZER_FOREACH_PYTHON.value:g} (from foreach, which groups tensors and
+corrects a bias for each) or {calibrated.OPTIMIZER_LOOP_PYTHON.value:g} (from a loop). Reads of values in another
+optimizer's step are removed, too; AdamW in its place is listed under *Worth trying* (probability
+{calibrated.OTHER_OPTIMIZER_ODDS.value:g} that it trains as well, assumed). With few trainable parameters the gain is
+often within the noise and is then not shown.
 """,
     wrong="""
 Parameters that are not floating-point cannot be fused, and `Adagrad` has no fused CUDA kernel in torch 2.11 and
-older. `torch.compile` of the optimizer's step achieves the same in another way.
+older. AdamW keeps two values for each weight: 8 bytes in float32, which Adafactor, Lion and 8-bit optimizers save.
+`torch.compile` of the optimizer's step achieves the same in another way.
 """,
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The optimizer's step in the graph."""
+
+    in_op: Mask
+    """Its CPU work in ops."""
+    python: Mask
+    """Its CPU work in no op."""
+    reads: Mask
+    """Reads of values that a fused step does without."""
+    waits: Mask
+    work: I64
+    """Its work on the GPU, and `source`: the node that launched each."""
+    source: I64
+    lists: bool
+    """Whether it goes through lists of parameters instead of one after another."""
+    asks: bool
+    """Whether a gradient scaler waits before it."""
+
+
 def find(case: Analysis) -> Iterator[Proposal]:
-    """fused=True, for an optimizer that has it and does not use it."""
-    graph, trace = case.graph, case.trace
-    ranges = case.ops_named(STEP.match)
+    """fused=True, for an optimizer that has it and does not use it; a fused AdamW in place of one that has not."""
+    trace, ranges = case.trace, _innermost(case, case.ops_named(STEP.match))
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
     fusable = FUSABLE | {"Adagrad"} if torch_version(case) >= FUSED_ADAGRAD_FROM else FUSABLE
-    inside_ops = _inside(case, ranges) if names & fusable else np.zeros(len(ranges), bool)
-    if not names or not names <= fusable or is_before_2(case) or (inside_ops & case.ops_named(FUSED.match)).any():
+    if not names or is_before_2(case):
         return
+    step = _step(case, ranges)
+    if step is None:
+        return
+    done = (step.in_op | step.python).copy()
+    done[step.work] = True
+    name = " and ".join(sorted(names))
+    how = "lists of parameters" if step.lists else "one parameter after another"
+    text = f"{name} goes through {how}: {_said(case, step)}" + (_WAITS if step.asks else "")
+    if names <= fusable:
+        yield Proposal(
+            title="fused optimizer",
+            evidence=spans(case, text, done),
+            fix=_fix(case, sorted(names)[0]).by("optimizer"),
+            change=_fused(step, 1),
+            best=_fused(step, 0),
+            worst=_fused(step, 2),
+            claims=("optimizer_step",),
+        )
+    elif not step.lists and not (_ops_inside(case, ranges) & case.ops_named(is_matmul)).any():
+        yield Proposal(
+            title="fused AdamW instead of this optimizer",
+            evidence=spans(case, text, done),
+            fix=_fix(case, "AdamW"),
+            change=_fused(step, 1),
+            best=_fused(step, 0),
+            worst=_fused(step, 2),
+            changes="the rule by which weights are updated, so the learning rate has to be chosen again",
+            odds=calibrated.OTHER_OPTIMIZER_ODDS.value,
+            needs="AdamW trains this model as well; it keeps two values for each weight",
+            claims=("optimizer_step",),
+            key="other",
+        )
+
+
+def _step(case: Analysis, ranges: Mask) -> _Step | None:
+    """The optimizer's step; None where it is fused already, or where nothing of it was recorded."""
+    graph, inside_ops = case.graph, _ops_inside(case, ranges)
+    if (inside_ops & case.ops_named(FUSED.match)).any():
+        return None
     lists = bool((inside_ops & case.ops_named(FOREACH.match)).any())
     if not lists and not (inside_ops & case.ops_named(IN_PLACE.match)).any():
-        return
+        return None
     inside = np.append(inside_ops, False)[graph.scope]
     work = np.flatnonzero(inside & graph.on_gpu)
     source = launcher_of(graph)[work] if len(work) else work
     work, source = work[source >= 0], source[source >= 0]
     if not len(work):
-        return
+        return None
     host = inside & ~graph.on_gpu & ~graph.waits
-    in_op = host & np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
+    in_op = host & np.append(case.trace.ops.kind != ANNOTATION, False)[graph.scope]
     scaler = gradient_scaler(case, ranges)
     asks = np.zeros(len(graph), bool) if scaler is None else scaler.reads
-    waits = (inside | asks) & graph.waits
     reads = _step_counts(case, inside_ops) | (asks & ~graph.waits & ~graph.on_gpu)
-    step = graph.step[work]
-    last = np.append(np.flatnonzero(np.diff(step)), len(work) - 1)
+    waits = (inside | asks) & graph.waits
+    return _Step(in_op, host & ~in_op, reads, waits, work, source, lists, bool(asks.any()))
 
-    def fused(way: int) -> Change:
-        op_share = (calibrated.OPTIMIZER_FOREACH_HOST.rising if lists else calibrated.OPTIMIZER_LOOP_HOST.rising)[way]
-        python_share = 1.0 if lists else calibrated.OPTIMIZER_LOOP_PYTHON.rising[way]
 
-        def change(graph: Graph) -> Graph:
-            gpu_ns = _per_group(graph.duration_ns[work], last)
-            host_ns = _per_step(graph, in_op & ~reads)[graph.step[source[last]]]
-            gone = in_op | reads
-            gone[work] = True
-            gone[work[last]] = gone[source[last]] = False
-            python = host & ~in_op & ~reads
-            less = removed(without_waits(graph, waits), gone)
-            duration = less.duration_ns.copy()
-            duration[python] *= python_share
-            duration[work[last]] = gpu_ns * calibrated.OPTIMIZER_GPU.rising[way]
-            duration[source[last]] = host_ns * op_share
-            return less.with_durations(duration)
+def _fused(step: _Step, way: int) -> Change:
+    """One kernel a step in place of all; `way`: 0 is the best case, 2 the worst."""
+    op_share = (calibrated.OPTIMIZER_FOREACH_HOST.rising if step.lists else calibrated.OPTIMIZER_LOOP_HOST.rising)[way]
+    python = calibrated.OPTIMIZER_FOREACH_PYTHON if step.lists else calibrated.OPTIMIZER_LOOP_PYTHON
+    python_share = python.rising[way]
+    work, source, in_op, reads = step.work, step.source, step.in_op, step.reads
 
-        return change
+    def change(graph: Graph) -> Graph:
+        last = np.append(np.flatnonzero(np.diff(graph.step[work])), len(work) - 1)
+        gpu_ns = _per_group(graph.duration_ns[work], last)
+        host_ns = _per_step(graph, in_op & ~reads)[graph.step[source[last]]]
+        gone = in_op | reads
+        gone[work] = True
+        gone[work[last]] = gone[source[last]] = False
+        python = step.python & ~reads
+        less = removed(without_waits(graph, step.waits), gone)
+        duration = less.duration_ns.copy()
+        duration[python] *= python_share
+        duration[work[last]] = gpu_ns * calibrated.OPTIMIZER_GPU.rising[way]
+        duration[source[last]] = host_ns * op_share
+        return less.with_durations(duration)
 
-    count = len(work) / case.steps
-    done = host.copy()
-    done[work] = True
-    host_ns = case.per_step(float(graph.duration_ns[host].sum()))
-    gpu_ns = case.per_step(float(graph.duration_ns[work].sum()))
-    name = " and ".join(sorted(names))
-    how = "lists of parameters" if lists else "one parameter after another"
-    yield Proposal(
-        title="fused optimizer",
-        evidence=spans(
-            case,
-            f"{name} goes through {how}: {count:,.0f} kernels a step, {duration(host_ns)} of CPU time, "
-            f"{duration(gpu_ns)} of the GPU's" + (_WAITS if asks.any() else ""),
-            done,
-        ),
-        fix=_fix(case, sorted(names)[0]).by("optimizer"),
-        change=fused(1),
-        best=fused(0),
-        worst=fused(2),
-        claims=("optimizer_step",),
+    return change
+
+
+def _said(case: Analysis, step: _Step) -> str:
+    """What a step does now."""
+    ns, host = case.graph.duration_ns, step.in_op | step.python
+    return (
+        f"{len(step.work) / case.steps:,.0f} kernels a step, {duration(case.per_step(float(ns[host].sum())))} of CPU"
+        f" time, {duration(case.per_step(float(ns[step.work].sum())))} of the GPU's"
     )
+
+
+def _innermost(case: Analysis, ranges: Mask) -> Mask:
+    """Without the ranges of optimizers that hand over to another one."""
+    parent, rows = case.timeline.nesting.parent, np.flatnonzero(ranges)
+    above = climb(parent[rows], parent, ranges)
+    found = ranges.copy()
+    found[above[above >= 0]] = False
+    return found
 
 
 _WAITS = "; before it the gradient scaler waits to read whether gradients overflowed"
@@ -186,7 +251,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _inside(case: Analysis, ranges: Mask) -> Mask:
+def _ops_inside(case: Analysis, ranges: Mask) -> Mask:
     """Ops in the optimizer's steps, but for those of a closure that it was given: forward and backward.
 
     A profiler that steps in a hook of the optimizer begins its next range within the optimizer's: what is in the one is
@@ -229,5 +294,6 @@ FINDING = Declaration(
     lowers=("slow_optimizer",),
     memory=MemoryRemedy(("fused_optimizer",), less_memory),
     ledger=LedgerItem("the optimizer's step in many small kernels"),
-    synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
+    synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw", "adafactor"),
+    titles=("fused_adamw_instead_of_this_optimizer",),
 )

@@ -197,7 +197,6 @@ FINDING = Declaration(
         "weight_delta",
         "get_delta_weight",
         "target_parameters",
-        "dora",
         "parametrization",
         "spectral_norm",
         "weight_norm",

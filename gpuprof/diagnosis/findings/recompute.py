@@ -14,6 +14,7 @@ from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import FACTORS, indices
+from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
@@ -24,7 +25,7 @@ from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
 from gpuprof.diagnosis.detect.pair.candidates import OWN_WEIGHT, Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.repeated.recomputed_passes import CHECKPOINT, free_bytes, recomputed
-from gpuprof.diagnosis.result.fix import call, without_call
+from gpuprof.diagnosis.result.fix import Fix, call, code, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.memory_changes import INPUT_BYTES_AN_ELEMENT
@@ -96,25 +97,34 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f" the backward"
     )
 
+    by_loss = inner_passes(case) is not None
     yield Proposal(
-        title="no gradient checkpointing",
+        title="a loss that encodes its batch once" if by_loss else "no gradient checkpointing",
         evidence=spans(case, text, again),
-        fix=case.stack.fix(
-            without_call(
-                "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
-                "model.gradient_checkpointing_enable",
-                "torch.utils.checkpoint",
-            ),
-            case.stack.setting({case.stack.checkpointing: False}),
-            unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
-        ).by("recompute")
-        + _memory_text(extra, free, size),
+        fix=(_ENCODED_ONCE if by_loss else _not_checkpointed(case)) + _memory_text(extra, free, size),
         change=without(case, again, 1),
         best=without(case, again, 0),
         worst=without(case, again, 2),
         lumps=_planned_once(case, again),
         claims=("free_memory",) if _fills(extra, free, size) else (),
     )
+
+
+_ENCODED_ONCE = (
+    code("loss = losses.MultipleNegativesRankingLoss(model)") + "  # in place of its cached form, where all passes fit"
+)
+
+
+def _not_checkpointed(case: Analysis) -> Fix:
+    return case.stack.fix(
+        without_call(
+            "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            "model.gradient_checkpointing_enable",
+            "torch.utils.checkpoint",
+        ),
+        case.stack.setting({case.stack.checkpointing: False}),
+        unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
+    ).by("recompute")
 
 
 def without(case: Analysis, again: Mask, level: int = 1) -> Change:
@@ -199,6 +209,7 @@ def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
     graph = case.graph
     host = (graph.resource == HOST) & (graph.lane >= 0) & ~again & (not named.any())
     host &= graph.duration_ns < thresholds_calibrated.PLANNING_NS.value
+    host &= inner_passes(case) is None  # nor does a loss that runs the forward pass again itself
     forward = host & (graph.phase == FORWARD) & (graph.lane == case.timeline.main_thread)
     if forward.any() and case.frozen_passes is not None:
         forward &= nodes_in(graph, case.frozen_passes.stretches) < 0
@@ -267,11 +278,14 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     again = recomputed(case)
     if not again.any():
         return
+    by_loss = inner_passes(case) is not None
     yield part_of(
         case.graph,
         without(case, again),
         "the forward pass computed again",
-        "gradient checkpointing keeps less memory and computes more",
+        "a loss encodes its batch part by part, first without gradients"
+        if by_loss
+        else "gradient checkpointing keeps less memory and computes more",
         kind="memory",
     )
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.losses.logged_values import find_logged
+from gpuprof.diagnosis.detect.losses.gradient_statistics import (
+    FEWEST_TENSORS,
+    OPS_TO_CLIP,
+    find_gradient_statistics,
+)
+from gpuprof.diagnosis.detect.losses.logged_values import Logged, find_logged
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
@@ -26,6 +33,9 @@ LEAST_GPU_SHARE: Assumed[Share] = 0.02
 """Smallest share of the GPU's time in such work for a proposal."""
 STEPS_A_LINE: Assumed[Steps] = 50
 """Steps from one log line to the next that a person still can follow."""
+NORMS_LEFT: Assumed[Share] = 0.4
+"""Share of the CPU's time that is left at worst, where numbers are taken of all tensors in each step, in ops on lists
+and with one copy to the CPU."""
 NAMES_SHOWN: Convention[Entries] = 3
 
 PAGE = Page(
@@ -35,6 +45,9 @@ PAGE = Page(
 Accuracy, entropy, top-k or calibration over all logits of a batch pass several times over the largest tensors of the
 step, and reading each value makes the CPU wait. No gradient needs them, and a log line every {STEPS_A_LINE} steps is as
 useful.
+
+Norms, means or histograms of each gradient or weight (`grad_norm` of Lightning, `watch` of W&B) launch kernels for each
+of hundreds of tensors, and read hundreds of values.
 """,
     detected=f"""
 Ops between passes for which the backward pass evaluates nothing (by autograd's numbers; with or without `no_grad`), in
@@ -43,10 +56,16 @@ matrix multiplications, convolutions or attention (a teacher or reference model)
 (moving averages), no ops on lists of tensors (optimizers, norms of gradients) and no random numbers. It comes after the
 last op with gradients, or after the backward pass, so that the loss cannot contain it. Not detected in front of the
 loss, in compiled code, and in recordings without autograd's numbers.
+
+Statistics of gradients: after a backward pass and before the next op with gradients, reductions of at least
+{FEWEST_TENSORS} tensors of several shapes, one after the other, with what follows on their results. Not where the
+tensors are scaled within the next {OPS_TO_CLIP} ops: that clips gradients.
 """,
     gain=f"""
 The ops, their launches, the Python between them and their waits are left in one step of {STEPS_A_LINE}. At worst only
-the GPU's work is, and the CPU still waits for values in each step.
+the GPU's work is, and the CPU still waits for values in each step. Statistics of gradients are listed under *Worth
+trying* (probability {calibrated.STATISTICS_ODDS.value:g} that only a log needs them, assumed); at worst
+{percent(NORMS_LEFT)} % of their CPU time stays.
 """,
     wrong="""
 If what is read decides what the program does next (early stopping, a skipped step), it is needed in each step. A mean
@@ -58,6 +77,12 @@ over all steps becomes a mean over those that are logged.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """The same numbers in one step of 50."""
+    yield from _of_outputs(case)
+    yield from _of_gradients(case)
+
+
+def _of_outputs(case: Analysis) -> Iterator[Proposal]:
+    """Metrics of what the model returned."""
     found = find_logged(case)
     if found is None:
         return
@@ -72,12 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f" {duration(case.per_step(took))} of GPU time {case.unit.a} for {found.reads / case.steps:,.3g} values that"
         " the CPU reads"
     )
-
-    def rarely(graph: Graph) -> Graph:
-        now = graph.duration_ns
-        left = removed(without_waits(graph, found.waits), found.nodes)
-        return left.with_durations(np.where(found.nodes, now / STEPS_A_LINE, left.duration_ns))
-
+    rarely = partial(_rarely, found=found)
     yield Proposal(
         title=f"metrics every {STEPS_A_LINE} steps",
         evidence=spans(case, text, found.nodes),
@@ -90,6 +110,40 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _of_gradients(case: Analysis) -> Iterator[Proposal]:
+    """Norms and other statistics of one gradient after the other."""
+    found = find_gradient_statistics(case)
+    if found is None:
+        return
+    graph = case.graph
+    cpu = found.nodes & ~graph.on_gpu
+    took = case.per_step(float(graph.duration_ns[cpu].sum()))
+    gpu = case.per_step(float(graph.duration_ns[found.nodes & graph.on_gpu].sum()))
+    text = (
+        f"{', '.join(found.names[:NAMES_SHOWN])} of {found.tensors / case.steps:,.0f} tensors one after the other,"
+        f" after the backward pass: {duration(took)} of CPU time and {duration(gpu)} of the GPU's {case.unit.a}, and"
+        f" {found.reads / case.steps:,.3g} values that the CPU reads"
+    )
+    yield Proposal(
+        title=f"statistics of gradients every {STEPS_A_LINE} steps",
+        evidence=spans(case, text, found.nodes),
+        fix=code(f"if step % {STEPS_A_LINE} == 0:\n    log(norms(model))")
+        + "  # in each step: torch._foreach_norm(gradients), and one copy of all norms to the CPU",
+        change=partial(_rarely, found=found),
+        worst=lambda graph: scaled(graph, cpu, NORMS_LEFT),
+        odds=calibrated.STATISTICS_ODDS.value,
+        needs="nothing but a log uses these numbers",
+        key="gradients",
+    )
+
+
+def _rarely(graph: Graph, found: Logged) -> Graph:
+    """Ops, launches, Python and waits in one step of STEPS_A_LINE."""
+    now = graph.duration_ns
+    left = removed(without_waits(graph, found.waits), found.nodes)
+    return left.with_durations(np.where(found.nodes, now / STEPS_A_LINE, left.duration_ns))
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
@@ -100,6 +154,6 @@ FINDING = Declaration(
     ),
     lowers=("waiting_for_gpu",),
     same_ops=True,
-    synonyms=("metrics_each_step", "logged_metrics", "token_accuracy"),
-    titles=("metrics_every_steps",),
+    synonyms=("metrics_each_step", "logged_metrics", "token_accuracy", "grad_norm", "gradient_norms"),
+    titles=("metrics_every_steps", "statistics_of_gradients_every_steps"),
 )

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
 from gpuprof.diagnosis.fixes.step_energy import step_energy
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.record.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
@@ -223,6 +223,11 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     paces = [(steps.begin(graph, [], []), step(graph)) for graph in ends]
     better = [step(case.graph, i, p.best) for i, p in enumerate(ordered) if p.best]
     worse = [step(case.graph, i, p.worst) for i, p in enumerate(ordered) if p.worst]
+    for i, p in enumerate(ordered):
+        for steps_then, loader in zip((better, worse), p.loader_ends, strict=False):
+            steps_then.append(
+                steps.begin(case.graph, usual, [*ordered[:i], replace(p, loader=loader), *ordered[i + 1 :]])
+            )
     host_share = steps.begin_host_share(ordered)
     shortest = _without_more_work(steps, ordered)
     expected = max(now(), shortest)

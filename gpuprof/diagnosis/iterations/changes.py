@@ -35,9 +35,11 @@ SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 
 
-def changes(iteration: Iteration, trainer: Trainer) -> tuple[Change, ...]:
-    """What would shorten the iteration, the largest gain first."""
-    found = [one for make in _ALL for one in make(iteration, trainer)]
+def changes(iteration: Iteration, trainer: Trainer, on_gpu: bool = True) -> tuple[Change, ...]:
+    """What would shorten the iteration, the largest gain first. on_gpu: whether the training ran on a GPU; one without
+    is not sent to another."""
+    ways = [make for make in _ALL if on_gpu or make not in _ON_GPU]
+    found = [one for make in ways for one in make(iteration, trainer)]
     worth = [one for one in found if one.iteration_ns.expected <= (1 - calibrated.LEAST_GAIN.value) * iteration.mean_ns]
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
@@ -298,3 +300,5 @@ _ALL: tuple[Callable[[Iteration, Trainer], Iterator[Change]], ...] = (
     _tail, _rewards_at_once, _rewards_beside, _one_ahead, _decode_without_cpu, _cache_copies, _serving_engine,
     _ended_sequences, _larger_rollout, _reference, _one_pass, _padding, _weight_sync,
 )  # fmt: skip
+_ON_GPU = (_one_ahead, _decode_without_cpu, _serving_engine)
+"""Those that take GPUs: a generator on one of its own, CUDA graphs, a serving engine."""

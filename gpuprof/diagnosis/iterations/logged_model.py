@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from gpuprof import documents
 from gpuprof.bounds import Items, OneOf, Positive, Share, Signed, Words
 from gpuprof.diagnosis.result.iteration_model import Change, PhaseBudget
 from gpuprof.tracefile.source import Issue
 
 SCHEMA = "gpuprof.iterations/1"
+DOCUMENT = documents.Kind(SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)

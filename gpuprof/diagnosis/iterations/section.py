@@ -49,7 +49,7 @@ def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
         diagnosis,
         quality=quality if noted is None else judged((*quality.issues, noted)),
         verdict=replace(diagnosis.verdict, sentences=said),
-        iteration=replace(found, changes=changes(found, trainer_of(folder))),
+        iteration=replace(found, changes=changes(found, trainer_of(folder), bool(diagnosis.environment.gpus))),
     )
 
 

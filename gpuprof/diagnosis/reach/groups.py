@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.sentences import listed
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import OP, Mask
 from gpuprof.units import Convention, Entries, Share
@@ -16,6 +18,8 @@ MOST_GROUPS: Convention[Entries] = 4
 LEAST_GROUP_SHARE: Convention[Share] = 0.002
 """Smallest share of the step of a separate group, and of the combined others."""
 OTHERS = "other ops"
+MOST_NAMED: Convention[Entries] = 2
+"""Most groups that an item of several is named after."""
 _NUMBER = re.compile(r"#\d+")
 
 
@@ -37,6 +41,18 @@ def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[t
         mask = found.setdefault(text, np.zeros(len(graph), bool))
         mask[rows[name == one]] = True
     return list(found.items())
+
+
+def of_one_cause(
+    case: Analysis, groups: list[tuple[str, Mask]], waiting: bool = False
+) -> Iterator[tuple[str, Mask]]:  # fmt: skip
+    """All groups as one, named after the largest; nothing without any. `waiting`: sizes are waiting times."""
+    alone = largest_first(case, groups, waiting)
+    if not alone:
+        return
+    names = [name for name, _ in alone if name != OTHERS][:MOST_NAMED]
+    more = [OTHERS] if len(alone) > len(names) else []
+    yield listed([*names, *more]), np.logical_or.reduce([nodes for _, nodes in groups])
 
 
 def largest_first(

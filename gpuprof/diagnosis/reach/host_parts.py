@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
-from gpuprof.diagnosis.reach.groups import by_name, largest_first
+from gpuprof.diagnosis.reach.groups import by_name, largest_first, of_one_cause
 from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.sampled.sampled_places import placed
 from gpuprof.diagnosis.sentences import share as share_of
@@ -41,7 +41,6 @@ COMPUTES = len(KINDS)
 _WHAT = {
     PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
     ALLOCATES: "allocating in {}", LOCKS: "waiting for a lock in {}", UNKNOWN: "{} takes the CPU unusually long",
-    COMPUTES: "{} computes on the CPU",
 }  # fmt: skip
 _WHY = {
     PLANNING: "a library plans for shapes that are new to its thread",
@@ -49,7 +48,6 @@ _WHY = {
     COMPILES: "code is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
     LOCKS: "another thread of the process runs ops at the same time",
-    COMPUTES: "its tensors are in host memory, so it launches nothing",
 }
 _COSTS: dict[int, Cost] = {
     PLANNING: "planning", LOADS: "loading_code", COMPILES: "compiling", ALLOCATES: "allocating",
@@ -57,11 +55,11 @@ _COSTS: dict[int, Cost] = {
 
 
 def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
-    """Ops whose CPU time is far above that of similar ops, by kind and name."""
+    """Ops whose CPU time is far above that of similar ops, by kind, and by name where the kind is not known."""
     found, trace, graph = slow_calls(case.timeline), case.trace, case.graph
     if not len(found):
         return
-    kinds = np.where((found.kind == UNKNOWN) & _on_host_tensors(case, found.op), COMPUTES, found.kind)
+    kinds = np.where(_computing(case), COMPUTES, found.kind)
     host = (graph.lane >= 0) & ~graph.waits
     inside = np.append(within_slow(case.timeline), False)[graph.scope] & host
     left = np.ones(len(trace.ops) + 1)
@@ -69,6 +67,8 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     kind_of = np.full(len(trace.ops) + 1, UNKNOWN, np.int64)
     kind_of[found.op] = kinds
     for kind, rows in _kinds(kinds):
+        if kind == COMPUTES:  # see `computing`
+            continue
         if kind == COMPILES:
             covered = np.append(case.ops_within(_mask(len(trace.ops), found.op[rows])), False)[graph.scope] & host
             groups = [("generated code", covered)]
@@ -79,6 +79,7 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
                 & np.append(_mask(len(trace.ops), found.op[rows]), False)[graph.scope]
             )
             groups = by_name(case, nodes)
+            groups = groups if kind == UNKNOWN else list(of_one_cause(case, groups))
         for name, nodes in groups:
             share = np.where(nodes, left[graph.scope], 1.0) if kind != COMPILES else np.where(nodes, 0.0, 1.0)
             own = float(graph.duration_ns[nodes].sum())
@@ -95,8 +96,10 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
 
 def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Computing by the CPU on tensors in host memory: on the GPU, or in a worker, it would cost little."""
-    graph = case.graph
-    nodes = (host_causes(graph) == CAUSES.index("cpu_compute")) & (graph.resource == HOST) & ~graph.waits
+    graph, slow = case.graph, _mask(len(case.trace.ops), slow_calls(case.timeline).op[_computing(case)])
+    in_slow = np.append(within_slow(case.timeline), False) & np.append(slow, False)
+    nodes = (host_causes(graph) == CAUSES.index("cpu_compute")) | in_slow[graph.scope]
+    nodes &= (graph.resource == HOST) & (graph.lane >= 0) & ~graph.waits
     if not nodes.any():
         return
     left = calibrated.MOVED_LEFT.value
@@ -109,6 +112,12 @@ def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         why="these ops launch nothing; the GPU, or workers ahead of the step, could do them",
         cost="computing_on_cpu",
     )
+
+
+def _computing(case: Analysis) -> Mask:
+    """Mask of the slow calls that compute on tensors in host memory."""
+    found = slow_calls(case.timeline)
+    return (found.kind == UNKNOWN) & _on_host_tensors(case, found.op)
 
 
 def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
@@ -142,7 +151,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     target[graph.edges.target[graph.edges.kind == SYNC]] = True
     allocating = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
     nodes = target & graph.waits & ~allocating
-    for name, mine in largest_first(case, by_name(case, nodes), waiting=True):
+    for name, mine in of_one_cause(case, by_name(case, nodes), waiting=True):
         yield Part(
             kind="host",
             what=f"waiting for the GPU in {name}",
@@ -158,7 +167,7 @@ def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     graph = case.graph
     nodes = np.zeros(len(graph), bool)
     nodes[graph.edges.target[graph.edges.kind == COPY]] = True
-    for name, mine in largest_first(case, by_name(case, nodes & graph.waits), waiting=True):
+    for name, mine in of_one_cause(case, by_name(case, nodes & graph.waits), waiting=True):
         yield Part(
             kind="transfer",
             what=f"copies that block the CPU in {name}",

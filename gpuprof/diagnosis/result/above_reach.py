@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprof.bounds import Signed, Words
+from gpuprof.diagnosis.result.value_range import Range
 
 Kind = Literal["gpu", "host", "input", "transfer", "communication", "memory"]
 
@@ -44,6 +45,9 @@ class Item:
     """Why it costs more than it should; None if unknown."""
     finding: str | None
     """Id of the finding that removes it, if one is advised or worth trying."""
+    gain: Range | None = None
+    """How many times as fast the step is with this item at its reach, by the replay, with the 80 % interval by which
+    measured gains scatter around replayed ones. None where its removal makes the step no shorter."""
 
 
 @dataclass(frozen=True, slots=True)

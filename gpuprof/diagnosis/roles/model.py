@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from gpuprof import documents
 from gpuprof.bounds import Items, OneOf, Positive, Share
 from gpuprof.diagnosis.iterations.logged_model import Quantity
 from gpuprof.tracefile.source import Issue
 
 SCHEMA = "gpuprof.roles/1"
+DOCUMENT = documents.Kind(SCHEMA, as_text=("start_unix_ns",))
 
 WAITING = "waiting"
 """Phase of a process that waits: it is in no marked phase and uses hardly any CPU time, or marks itself as idle."""

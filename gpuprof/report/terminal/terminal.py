@@ -193,12 +193,16 @@ def _above(
     items = () if found is None else above_words.named(found, most, least)
     if not items:
         return []
-    times = [duration(item.ns) for item in items]
+    times = [(duration(item.ns), above_words.gain(item)) for item in items]
     grid = Table.grid(padding=(0, GAP_WIDTH))
-    grid.add_column(width=max(map(cell_len, times)), justify="right", no_wrap=True)
+    for column in zip(*times, strict=True):
+        if any(column):
+            grid.add_column(width=max(map(cell_len, column)), justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
-    for time, item in zip(times, items, strict=True):
-        grid.add_row(Text(time, "bold"), Prose(above_words.told(item, brief=brief)))
+    gains = any(gain for _, gain in times)
+    for (time, gain), item in zip(times, items, strict=True):
+        numbers = [Text(time, "bold"), *([Text(gain)] if gains else [])]
+        grid.add_row(*numbers, Prose(above_words.told(item, brief=brief)))
     return [Prose(above_words.heading(diagnosis), "dim"), grid]
 
 

@@ -76,10 +76,9 @@ def train(run: Run) -> None:
         model = Model(words, width, heads, layers, run.fix == "cast_back").to(torch.bfloat16).train()
     cosines, sines = angles(length, width // heads, run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not run.tiny)
-    called = torch.compile(model, backend=run.pick("inductor", "eager")) if run.fix == "compile" else model
     tokens = torch.randint(0, words, (batch, length + 1), device=run.device)
     for _ in run.steps():
-        logits = called(tokens[:, :-1], cosines, sines)
+        logits = model(tokens[:, :-1], cosines, sines)
         loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         optimizer.step()

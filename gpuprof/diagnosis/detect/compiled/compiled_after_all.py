@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import compiled, shapes_v
 from gpuprof.diagnosis.detect.compiled.foreseen_breaks import with_calls
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Fix, call
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.timeline.nesting import climb
@@ -48,11 +48,12 @@ def compiled_after_all(
         return graphed(found, way)
 
     whole = compile_to(1)
-    both = [(title, fix, compile_to, key)]
+    both: list[tuple[str, Fix, Callable[[int], Change], str, tuple[str, ...]]] = [(title, fix, compile_to, key, ())]
     if not shapes_vary(case) and LEAST_GAIN * case.step_of(capture_to(1)(case.graph)) < case.step_of(whole(case.graph)):
         with_graphs = fix + "\nand then " + call("torch.compile", ..., mode="reduce-overhead")
-        both.append((f"{title}, and CUDA graphs", with_graphs, capture_to, f"{key}_graphs"))
-    for name, how, change, each in both:
+        parts = (title, "CUDA graphs")
+        both.append((f"{title}, and CUDA graphs", with_graphs, capture_to, f"{key}_graphs", parts))
+    for name, how, change, each, parts in both:
         yield Proposal(
             title=name,
             evidence=tuple(evidence),
@@ -66,6 +67,7 @@ def compiled_after_all(
             last=True,
             needs=needs,
             odds=odds,
+            parts=parts,
             key=each,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.units import Assumed, Ratio, Share
 
@@ -88,6 +88,8 @@ class Proposal:
     """Lower bound of the step for a reason outside the graph (workers that prepare batches), ns."""
     loader: Loader | None = None
     """The workers that prepare batches after the fix; None: as before."""
+    loader_ends: tuple[Loader, ...] = ()
+    """The same in the best and in the worst case; empty: as expected."""
     lumps: Mapping[str, float] = field(default_factory=dict)
     """Cause of excess (`save`, `logging` …) → factor on its time in the mean step."""
     spread: float = 1.0

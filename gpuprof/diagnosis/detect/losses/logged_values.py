@@ -60,11 +60,13 @@ class Logged:
     """Ops with most GPU time, without `aten::`, most first."""
     largest: tuple[int, ...]
     """Shape of the largest tensor."""
+    tensors: int = 0
+    """Tensors of which numbers are taken one after the other; 0 where that is no loop over tensors."""
 
 
 def find_logged(case: Analysis) -> Logged | None:
     """All such work of the recorded steps; None where there is none, or where autograd's numbers were not recorded."""
-    ops = _Ops(case)
+    ops = PassOps(case)
     if not len(ops.rows) or not len(ops.evaluated):
         return None
     runs = [run for run in ops.runs() if ops.is_large(run)]
@@ -89,7 +91,7 @@ def find_logged(case: Analysis) -> Logged | None:
     )
 
 
-class _Ops:
+class PassOps:
     """The outermost ops of the thread that runs forward passes, in order of time."""
 
     def __init__(self, case: Analysis) -> None:

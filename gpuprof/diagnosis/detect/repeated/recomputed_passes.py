@@ -11,7 +11,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, CHECKPOINT, RECOMPUTE
 from gpuprof.tracefile.distinct import ordered
-from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -31,7 +31,15 @@ def recomputed(case: Analysis) -> Mask:
     around = climb(parent[rows], parent, (phase != RECOMPUTE) & (ops.kind == OP))
     rows, around = rows[around >= 0], around[around >= 0]
     rows, around = rows[phase[around] == BACKWARD], around[phase[around] == BACKWARD]
-    owner, which = np.unique(around, return_inverse=True)
+    # A backward pass between two recomputed stretches of one op belongs to neither: a loss that encodes its batch in
+    # parts runs one after each.
+    engine = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
+    passed = np.zeros(len(rows), np.int64)
+    for thread in np.unique(ops.thread[rows]).tolist():
+        mine = ops.thread[rows] == thread
+        passed[mine] = np.searchsorted(ordered(ops.start_ns[engine & (ops.thread == thread)]), ops.start_ns[rows[mine]])
+    pairs, which = np.unique(np.stack([around, passed]), axis=1, return_inverse=True)
+    owner, which = pairs[0], which.ravel()
     if not len(owner):
         return nodes
     start, end = np.full(len(owner), np.iinfo(np.int64).max), np.zeros(len(owner), np.int64)

@@ -1,0 +1,159 @@
+"""LoRA adapters that do more than they have to: DoRA's norms, dropout, adapters on every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration.quoted import percent
+from gpuprof.diagnosis.detect.cpu.evidence import spans
+from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.adapters import LOW_RANK, MOST_RANK, Adapters, find_adapters
+from gpuprof.diagnosis.result.fix import call
+from gpuprof.diagnosis.sentences import duration
+from gpuprof.replay.transform import Removing, scaled
+from gpuprof.tracefile.trace import Mask
+from gpuprof.units import Assumed, Convention, Entries, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LEAST_SHARE: Assumed[Share] = 0.02
+"""Share of the step's work, of the CPU or of the GPU, from which on a part of the adapters is worth leaving out."""
+MOST_KEPT: Assumed[Share] = 0.6
+"""Share of the adapters on queries and values above which the others are few."""
+QUERIES_AND_VALUES: Convention[tuple[tuple[str, str], ...]] = (
+    ("q_proj", "v_proj"), ("query", "value"), ("q", "v"), ("to_q", "to_v"), ("q_lin", "v_lin"),
+)  # fmt: skip
+"""Names of the layers that make queries and values, as the libraries of models call them."""
+NAMES_SHOWN: Convention[Entries] = 6
+
+PAGE = Page(
+    id="adapter_extras",
+    applies=("training",),
+    title="Adapters do more than plain LoRA",
+    means="""
+A LoRA adapter is two thin matrix multiplications, a scaling and a sum for each layer: four to eight small kernels
+forward and more backward, which mostly cost launches. DoRA multiplies the factors to a whole weight in each forward
+pass, takes the norms of its rows and scales the result by them; with dropout it also multiplies by the base weight a
+second time. Dropout on the adapter's input draws random numbers for the whole input, and keeps libraries from fusing.
+Adapters on every linear layer cost several times what they cost on queries and values alone.
+""",
+    detected=f"""
+In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1, rank at most {MOST_RANK}) and the next
+one back. DoRA:
+such a pair on a unit matrix, the ops after it on tensors of the weight's sizes alone, and the scaling behind the
+adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which layers have adapters is read from the
+model's configuration. Needs recorded shapes.
+""",
+    gain=f"""
+The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries
+and values alone: the time of all adapters shrinks to their share. All three change the training, so they are listed
+with a probability (assumed): {percent(calibrated.FEWER_ADAPTERS_ODDS.value)} % that fewer adapters are enough,
+{percent(calibrated.PLAIN_LORA_ODDS.value)} % for plain LoRA, {percent(calibrated.NO_DROPOUT_ODDS.value)} % for no
+dropout.
+""",
+    wrong="""
+Fewer adapters learn less: adapters on all layers come closer to full fine-tuning. DoRA is better at low ranks.
+""",
+)
+
+
+def find(case: Analysis) -> Iterator[Proposal]:
+    """Plain LoRA, no dropout, adapters on queries and values."""
+    found = find_adapters(case)
+    if found is None:
+        return
+    yield from _dora(case, found)
+    yield from _dropout(case, found)
+    yield from _fewer(case, found)
+
+
+def _dora(case: Analysis, found: Adapters) -> Iterator[Proposal]:
+    if _is_small(case, found.dora):
+        return
+    yield Proposal(
+        title="LoRA instead of DoRA",
+        evidence=spans(
+            case, f"norms and scaling of {found.norms / case.steps:,.0f} weights: {_size(case, found.dora)}", found.dora
+        ),
+        fix=call("LoraConfig", ..., use_dora=False),
+        change=Removing(found.dora),
+        changes="adapters have no magnitudes of their own",
+        odds=calibrated.PLAIN_LORA_ODDS.value,
+        needs="plain LoRA trains as well here",
+        key="dora",
+    )
+
+
+def _dropout(case: Analysis, found: Adapters) -> Iterator[Proposal]:
+    # Without dropout DoRA does not multiply by the base weight a second time.
+    if _is_small(case, found.dropout):
+        return
+    yield Proposal(
+        title="no dropout in adapters",
+        evidence=spans(case, f"dropout in front of adapters: {_size(case, found.dropout)}", found.dropout),
+        fix=call("LoraConfig", ..., lora_dropout=0.0),
+        change=Removing(found.dropout),
+        changes="adapters are trained without dropout",
+        odds=calibrated.NO_DROPOUT_ODDS.value,
+        needs="the data is enough to train without dropout",
+        key="dropout",
+    )
+
+
+def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
+    """Adapters on queries and values alone."""
+    lora = (case.run.model or {}).get("lora") if case.run else None
+    adapted = (lora or {}).get("adapted") or {}
+    names = next((pair for pair in QUERIES_AND_VALUES if all(name in adapted for name in pair)), None)
+    if names is None or _is_small(case, found.nodes):
+        return
+    share = sum(adapted[name] for name in names) / sum(adapted.values())
+    if share > MOST_KEPT:
+        return
+    others = [name for name in adapted if name not in names]
+    text = (
+        f"{found.count / case.steps:,.0f} adapters, also on {', '.join(others[:NAMES_SHOWN])}:"
+        f" {_size(case, found.nodes)}"
+    )
+    yield Proposal(
+        title="adapters on queries and values alone",
+        evidence=spans(case, text, found.nodes),
+        fix=call("LoraConfig", ..., target_modules=list(names)),
+        change=partial(scaled, nodes=found.nodes, factor=share),
+        changes="fewer layers are trained",
+        odds=calibrated.FEWER_ADAPTERS_ODDS.value,
+        needs="adapters on queries and values are enough for this task",
+        key="fewer",
+    )
+
+
+def _is_small(case: Analysis, nodes: Mask) -> bool:
+    """Whether these nodes are a negligible share of both the CPU's and the GPU's work."""
+    ns, gpu = case.graph.duration_ns, case.graph.on_gpu
+    least = LEAST_SHARE * case.step_ns * case.steps
+    return max(float(ns[nodes & gpu].sum()), float(ns[nodes & ~gpu].sum())) < least
+
+
+def _size(case: Analysis, nodes: Mask) -> str:
+    ns, gpu = case.graph.duration_ns, case.graph.on_gpu
+    on_gpu, on_cpu = (case.per_step(float(np.where(nodes & side, ns, 0.0).sum())) for side in (gpu, ~gpu))
+    count = case.per_step(float((nodes & gpu).sum()))
+    return (
+        f"{count:,.0f} kernels, {duration(on_gpu)} of GPU time and {duration(on_cpu)} of CPU time {case.unit.a},"
+        " forward and backward"
+    )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("dora", "lora_dropout", "target_modules", "all_linear"),
+    titles=("lora_instead_of_dora", "no_dropout_in_adapters", "adapters_on_queries_and_values_alone"),
+)
