@@ -13,7 +13,8 @@ from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE, SURE_GAIN
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.fixes.chance import probability
 from gpuprof.diagnosis.fixes.more_workers import usual_workers, with_more_workers
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact

@@ -17,7 +17,8 @@ from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from helpers.paths import ROOT
 from helpers.present import present
 
-from gpuprof.diagnosis.result.diagnosis import Finding, Range
+from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.report import charts
 from gpuprof.report.charts.style import number, plain
 

@@ -14,7 +14,8 @@ from helpers.make_diagnosis import MS, STEPS, host_bound, two_devices, unusable
 from helpers.present import present
 from helpers.traces import shared_trace
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Finding, Range
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.ranks.summary import Job, Member, OnPath, RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette

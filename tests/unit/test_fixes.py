@@ -10,7 +10,9 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
+from gpuprof.diagnosis.result.diagnosis import Replay
+from gpuprof.diagnosis.result.finding_model import Combined, Evidence, Finding, Remaining
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities

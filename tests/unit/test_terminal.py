@@ -15,7 +15,9 @@ from rich.text import Text
 
 from gpuprof.cli.shared.output import encodable
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Finding, Issue, Profiler, Quality, Range
+from gpuprof.diagnosis.result.diagnosis import Issue, Profiler, Quality
+from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.verdict.step_parts import Bar, Part, bars
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells

@@ -16,7 +16,8 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.fixes.trial_results import failures, with_measured
-from gpuprof.diagnosis.result.diagnosis import Finding, Range
+from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from gpuprof import documents
 from gpuprof.bounds import OneOf, Share, Signed
 from gpuprof.diagnosis.detect.pair.side import Known, Side
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.timeline.unit import STEP, Unit, common_unit
 from gpuprof.tracefile.source import Severity
 

@@ -9,7 +9,8 @@ from gpuprof.diagnosis.comparison.comparison import Prediction, Work
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.plug_ins import declarations
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.units import Assumed, Share
 
 LIKE_PREDICTED: Assumed[Share] = 0.2

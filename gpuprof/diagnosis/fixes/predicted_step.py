@@ -12,7 +12,7 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
 from gpuprof.diagnosis.fixes.step_energy import step_energy
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.record.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import NEGLIGIBLE_CHANGE, Proposal
-from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.units import Assumed, Ratio, Share
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS

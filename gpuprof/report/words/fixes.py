@@ -8,8 +8,10 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.diagnosis.result.fix import FixLine
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.diagnosis.result.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
+from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
