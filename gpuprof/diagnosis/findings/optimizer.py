@@ -33,7 +33,7 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import OPTIMIZER
-from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
 from gpuprof.units import Published, Version
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ def _groups(case: Analysis, ranges: Mask) -> Iterator[Proposal]:
     group = np.where(graph.waits, -1, nodes_in(graph, found.steps))
     count, inside = len(found.steps), group >= 0
     host, gpu = inside & ~graph.on_gpu, inside & graph.on_gpu
-    took = np.bincount(group[host], weights=graph.duration_ns[host], minlength=count)
-    work = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=count)
+    took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=count).astype(np.float64)
+    work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=count).astype(np.float64)
     least = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
-    nothing = np.bincount(group[gpu], weights=least, minlength=count)
+    nothing: F64 = np.bincount(group[gpu], weights=least, minlength=count).astype(np.float64)
     pieces = np.bincount(group[gpu], minlength=count)
 
     def to(level: int) -> Change:
