@@ -26,7 +26,7 @@ def kernel(function: Any) -> Any:
 
 @kernel
 def little_endian(data, at, count):
-    """A number of so many bytes without a sign."""
+    """The unsigned number in the `count` bytes from `at` on."""
     value = np.int64(0)
     for i in range(count):
         value |= np.int64(data[at + i]) << (8 * i)
