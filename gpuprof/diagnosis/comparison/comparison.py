@@ -24,7 +24,7 @@ Outcome = Literal["faster", "slower", "same", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComparedWork:
     """How much more work B does in a step, by the best measure that both have."""
 
     measure: Literal["tokens", "samples", "product FLOPs"]
@@ -242,7 +242,7 @@ class Comparison:
     a: Side
     b: Side
     step: Step
-    work: Work | None
+    work: ComparedWork | None
     significance: Significance | None
     summary: str
     mechanisms: tuple[Mechanism, ...]

@@ -18,7 +18,6 @@ from gpuprof.diagnosis.result.cpu_step import CpuStep
 from gpuprof.diagnosis.result.fix import FixLine, Patch, Setting
 from gpuprof.diagnosis.result.host_model import Host
 from gpuprof.diagnosis.result.run_model import Run
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
@@ -26,6 +25,7 @@ from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
 from gpuprof.units import Assumed
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.mean_step.timed_steps import TimedSteps
