@@ -34,6 +34,9 @@ REPEATED_RANGE = "forward again: "
 ZEROED_RANGE = "multiplied by zero: "
 """The prefix of a mark at the start of a backward pass; followed by the first and last sequence number of the forward
 ops whose results it multiplies by zero."""
+AGAIN_RANGE = "multiplied again: "
+"""The prefix of a mark at the start of a backward pass; followed by the sequence numbers of the forward multiplications
+that repeat an earlier one of the same operands."""
 UNRECORDED_RANGE = "not recorded: decoding"
 """Name of the range around forward passes of a generate loop that the window left out."""
 

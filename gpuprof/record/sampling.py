@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import socket
 import subprocess
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         Published,
         Samples,
         Seconds,
+        Steps,
         Times,
         WholeNs,
     )
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 
 ENOUGH_S: Assumed[Seconds] = 4.0
 """The stretch lasts at least this long, if the training has enough steps."""
+SOON_S: Assumed[Seconds] = 2.5
+"""The same on machines with MANY_CORES, where it is sampled more often: a verdict may wait for it."""
+FEWEST_STEPS: Assumed[Steps] = 2
+"""Steps that are sampled even if they are long."""
 USUAL_SAMPLES: Assumed[Samples] = 2000
 """Samples of a stretch: for a function that takes 20 % of a step, 2,000 samples give its share to within 5 % of its
 value (80 % interval, binomial), 1,500 to within 6 %."""
@@ -45,7 +51,7 @@ LEAST_PERIOD_NS: Assumed[WholeNs] = 1_000_000
 LARGEST_PERIOD_NS: Assumed[WholeNs] = 50_000_000
 SHORT_S: Assumed[Seconds] = 1.0
 MANY_CORES: Assumed[Cores] = 8
-"""A stretch shorter than this is sampled twice as often on machines with at least this many cores."""
+"""A stretch shorter than SHORT_S is sampled twice as often on machines with at least this many cores."""
 SLOW_READING: Measured[Times] = 2
 """Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
 sampling process 200 µs there, and 60 µs in later versions."""
@@ -143,9 +149,17 @@ class Sampling:
             # If the sampler is gone, this raises an error here instead of sending SIGPIPE to the program.
             data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
 
-    def begin(self, steps: int, extends: bool) -> None:
-        """The stretch begins, of this many steps. extends: of more until it is long enough. Raises OSError."""
-        expected_s = max(steps * self._step_s, ENOUGH_S if extends else 0.0)
+    @property
+    def _enough_s(self) -> float:
+        is_quick = (os.cpu_count() or 1) >= MANY_CORES and not self._is_slow
+        return SOON_S if is_quick else ENOUGH_S
+
+    def begin(self, steps: int, extends: bool, iteration: int = 0) -> int:
+        """The stretch begins; returns its steps. steps: as planned. extends: it lasts until it is long
+        enough. iteration: steps of one, which is sampled whole. Raises OSError."""
+        if extends:
+            steps = fewer_steps(steps, self._step_s, self._enough_s, iteration)
+        expected_s = max(steps * self._step_s, self._enough_s if extends else 0.0)
         least = LEAST_PERIOD_NS * (SLOW_READING if self._is_slow else 1)
         if expected_s < SHORT_S and (os.cpu_count() or 1) >= MANY_CORES:
             least //= 2
@@ -153,6 +167,7 @@ class Sampling:
         self._steps_ns = [time.monotonic_ns()]
         self._send({"go": {"period_ns": period, "workers": self._workers}})
         self.is_on = True
+        return steps
 
     def mark(self, what: str) -> None:
         """A phase of the step begins or ends now."""
@@ -165,7 +180,7 @@ class Sampling:
 
     def wants_more(self) -> bool:
         """Whether the stretch is still too short."""
-        return self._steps_ns[-1] - self._steps_ns[0] < ENOUGH_S * 1e9
+        return self._steps_ns[-1] - self._steps_ns[0] < self._enough_s * 1e9
 
     def end(self, first_step: int) -> None:
         """The stretch is over; the sampler writes what it has. first_step: number of its first step. Raises OSError."""
@@ -180,6 +195,13 @@ class Sampling:
         self._line.close()
         if self._is_allowed:
             _allow(0)
+
+
+def fewer_steps(planned: int, step_s: float, enough_s: float, iteration: int) -> int:
+    """Steps to sample before the first look at whether the stretch is long enough: no more than needed, but whole
+    iterations. planned: the most."""
+    needed = math.ceil(enough_s / step_s) if step_s > 0 else planned
+    return min(planned, max(needed, FEWEST_STEPS, iteration))
 
 
 def _allow(pid: int) -> None:

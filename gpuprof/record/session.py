@@ -307,7 +307,8 @@ class Session(NotedSteps):
         if self._stage == "baseline_sync":
             synchronise(self._devices)
         elif self._stage == "sampling" and self._sampling is not None:
-            self._sampling.begin(self._left, extends=self._samples_on())
+            whole = self._meter.phases.iteration_steps
+            self._left = self._sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
         self._journal.begin_stage(self._stage, self._step + 1)
         if self._stage == "after":
             self._write()  # the reader of the recording waits for the samples of a training of unknown length

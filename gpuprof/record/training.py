@@ -11,6 +11,7 @@ from .hooks import CallListener, ModuleHooks, named_blocks
 from .journal import Journal
 from .program import Program, reference_modules, watch_autocast
 from .repeated_calls import RepeatedCalls, models_of_process
+from .repeated_products import RepeatedProducts
 from .trained_model import (
     describe_loader,
     describe_model,
@@ -40,7 +41,7 @@ class Training:
         """Id of each optimizer that has stepped → ids of the tensors that it updates."""
         self._modules: ModuleHooks | None = None
         self._repeated: RepeatedCalls | None = None
-        self._zeroed: ZeroedWork | None = None
+        self._graphs: tuple[ZeroedWork | RepeatedProducts, ...] = ()
         self._autocast: list[Any] = []
         self.program = Program()
 
@@ -130,19 +131,19 @@ class Training:
             for module, name in self._named_modules(model, levels):
                 self._modules.name(module, name)
             self._repeated = RepeatedCalls(open_range, models_of_process())
-            self._zeroed = ZeroedWork(open_range)
+            self._graphs = (ZeroedWork(open_range), RepeatedProducts(open_range))
 
     def new_step(self) -> None:
         """A step begins: its calls of models repeat none of earlier steps."""
         if self._repeated is not None:
             self._repeated.new_step()
-        if self._zeroed is not None:
-            self._zeroed.new_step()
+        for one in self._graphs:
+            one.new_step()
 
     def backward(self, root: Any) -> None:
         """A backward pass of this tensor begins."""
-        if self._zeroed is not None:
-            self._zeroed.backward(root)
+        for one in self._graphs:
+            one.backward(root)
 
     def _saw_autocast(self, name: str) -> None:
         self.program.autocast = name
@@ -162,7 +163,7 @@ class Training:
         if self._repeated is not None:
             self._repeated.remove()
             self._repeated = None
-        self._zeroed = None
+        self._graphs = ()
         while self._autocast:
             self._autocast.pop().remove()
 

@@ -48,7 +48,7 @@ class ZeroedWork:
     def backward(self, root: Any) -> None:
         """A backward pass begins, of this tensor."""
         node = getattr(root, "grad_fn", None)
-        number = _number(node)
+        number = number_of(node)
         if number is None:
             return
         if self._known is None:
@@ -63,19 +63,19 @@ class ZeroedWork:
 
 def zeroed(root: Any) -> list[tuple[int, int]]:
     """First and last sequence number of each range of ops below a node whose gradient is always zero."""
-    live = _reached([root], through_zero=False)
-    every = None if live is None else _reached([root], through_zero=True)
+    live = reached([root], through_zero=False)
+    every = None if live is None else reached([root], through_zero=True)
     if live is None or every is None or len(live) == len(every):
         return []
-    numbers = {_number(node): False for node in every.values()}
+    numbers = {number_of(node): False for node in every.values()}
     # Several nodes may share a number; the multiplications themselves are in vain, too.
-    numbers |= {_number(node): True for node in live.values() if not _multiplies_by_zero(node)}
+    numbers |= {number_of(node): True for node in live.values() if not _multiplies_by_zero(node)}
     ordered = sorted((number, alive) for number, alive in numbers.items() if number is not None)
     stretches = [[number for number, _ in group] for alive, group in groupby(ordered, lambda one: one[1]) if not alive]
     return [(each[0], each[-1]) for each in stretches if len(each) >= FEWEST_NODES]
 
 
-def _reached(nodes: list[Any], through_zero: bool) -> dict[int, Any] | None:
+def reached(nodes: list[Any], through_zero: bool) -> dict[int, Any] | None:
     """The nodes that gradients reach, by identity; None if there are too many."""
     found: dict[int, Any] = {}
     while nodes:
@@ -97,7 +97,7 @@ def _multiplies_by_zero(node: Any) -> bool:
     if node.name() != "MulBackward0":
         return False
     for name in ("_raw_saved_other", "_raw_saved_self"):
-        value = _kept(getattr(node, name, None))
+        value = kept(getattr(node, name, None))
         if (
             isinstance(value, torch.Tensor)
             and value.device.type == "cpu"
@@ -109,7 +109,7 @@ def _multiplies_by_zero(node: Any) -> bool:
     return False
 
 
-def _kept(saved: Any) -> Any:
+def kept(saved: Any) -> Any:
     """The tensor that a node saved, if it was saved as it is; else None.
 
     To ask for what went through a hook is to call its other half, which computes a checkpointed part again, and keeps
@@ -122,7 +122,7 @@ def _kept(saved: Any) -> Any:
         return None
 
 
-def _number(node: Any) -> int | None:
+def number_of(node: Any) -> int | None:
     """Sequence number of the op that made a node, as in torch's profiler; None if it has none."""
     try:
         number = int(node._sequence_nr())

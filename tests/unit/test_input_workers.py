@@ -93,3 +93,27 @@ def test_a_step_takes_the_batches_of_the_timed_steps(tmp_path: Path):
     assert case is not None and case.feed is not None and case.run is not None
     assert case.run.work.micro_steps == 2
     assert case.feed.batches == 1
+
+
+@pytest.mark.parametrize(("waits_ms", "steps", "workers", "late"), [
+    (16.0, 60, 2, True), (1.0, 60, 2, False), (16.0, 12, 2, False), (16.0, 60, 0, False),
+])  # fmt: skip
+def test_batches_that_run_out_after_the_timed_steps(tmp_path: Path, waits_ms: float, steps: int, workers: int, late):
+    """The timed steps took batches that were ready before them; the steps in which Python was sampled wait. They are no
+    evidence if there are few of them, or if no worker is behind the wait."""
+    made = {"batches": 12, "batch_ns": 170 * MS, "batch_cpu_ns": 160 * MS, "spread": 0.0}
+    builder = RunBuilder().stage("baseline_free", [80.0, 80.5] * 15)
+    builder.stage("warmup", [190.0]).stage("trace", [188.0] * 3)
+    for _ in range(steps // 2):
+        builder.stage("sampling", [80.0]).stage("sampling", [80.0 + waits_ms], data_ns=round(waits_ms * MS))
+    sampled = builder.rank["stages"][-steps // 2 * 2 :]
+    del builder.rank["stages"][-steps // 2 * 2 + 1 :]
+    sampled[0] |= {"steps": steps, "ns": sum(one["ns"] for one in sampled)}
+    builder.rank["loader"] = LOADER | {"num_workers": workers, "prefetch_factor": 2, "made": made}
+    case = analysis_of(gpuprof.diagnose(builder.write(tmp_path / "run")))
+    assert case is not None and case.budget is not None
+    waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input")
+    assert (case.budget.steps > 60, waited > 4 * MS) == (late, late)
+    if late:
+        assert case.feed is not None
+        assert case.feed.loader.batch_ns == pytest.approx(2 * case.budget.mean_ns, rel=0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -143,15 +142,11 @@ def _once(case: Analysis) -> Iterator[Proposal]:
             f"{loader.workers} workers need {duration(loader.batch_ns)} each for a batch,"
             f" {duration(feed.cpu_ns)} of CPU time"
         )
-        kept = replace(loader, batch_ns=loader.batch_ns * calibrated.PREPARED_ONCE.rising[1])
-        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
-        yield _prepared_once(
-            case,
-            evidence,
-            loader=kept,
-            spread=math.sqrt(calibrated.PREPARED_ONCE.rising[2] / calibrated.PREPARED_ONCE.rising[0]),
-            change=lambda graph: graph,
+        best, usual, worst = (
+            replace(loader, batch_ns=loader.batch_ns * left) for left in calibrated.PREPARED_ONCE.rising
         )
+        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
+        yield _prepared_once(case, evidence, loader=usual, loader_ends=(best, worst), change=lambda graph: graph)
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PREPARING_SHARE * case.step_ns:

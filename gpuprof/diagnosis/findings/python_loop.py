@@ -55,25 +55,28 @@ or tensor. Each launch takes the CPU 5 to 20 µs and the GPU 2 µs, and a value 
 `index_add_`, `scatter_reduce`, `torch._foreach_…`) take as long as one or two rounds.
 """,
     detected=f"""
-A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops in a loop are one, and so are
-those that another branch interrupts; around loops of different length up to 160 ops repeat), outside autograd,
+A sequence of 1 to 48 ops that repeats at least 8 times in a row, 32 ops in all (loops directly in a loop are one, and
+so are those that another branch interrupts), or of up to 160 ops of which at least one is such a loop, with any
+number of rounds (over pictures, and in each over its boxes). What splits a tensor into rounds directly before the
+loop (`unbind`, `split`), and joins them directly after it (`stack`, `cat`), belongs to it. All outside autograd,
 optimizers and data loaders, if it takes at least {percent(LEAST_LOOP_SHARE)} % of the step. It has no matrix
 multiplications, convolutions, attention or norms: those are layers, which need the result of the layer before. A loop
-that only lists tensors (views, `.detach()`) and launches nothing does not count: an op over all rounds needs that list,
-too. The other case is a model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU copies
-to the GPU in each round, as a policy is for one environment after another. The result of one round can reach the next
-one through Python only. The rounds between two long pauses (at least 4 times the usual Python between rounds) are
-counted: their rows are known at once. Not in inference.
+that only lists tensors (views, `.detach()`) and launches nothing does not count: an op over all rounds needs that
+list, too. The other case is a model that is called again and again (8 rounds, 64 ops in all) on a tensor that the CPU
+copies to the GPU in each round, as a policy is for one environment after another. The result of one round can reach
+the next one through Python only. The rounds between two long pauses (at least 4 times the usual Python between
+rounds) are counted: their rows are known at once. Not in inference.
 """,
     gain=f"""
 Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
-({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}). The same holds for the fixed part of each kernel's
-time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is left ({percent(calibrated.GPU_LEFT.low)} to
-{percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in its last round. The same holds for its
-backward pass, and for what autograd takes to go through its nodes before the first of them runs. A model that is called
-for each row is called once for the rows that are known at once, and the Python between the calls stays; where no number
-of rows stands out and results are read, {percent(calibrated.CALLS_LEFT.value)} % of the calls are left
-({percent(calibrated.CALLS_LEFT.low)} % to all). All these numbers but the 1 µs are assumed.
+({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}); a loop within it has one round, too. The same
+holds for the fixed part of each kernel's time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is
+left ({percent(calibrated.GPU_LEFT.low)} to {percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in
+its last round. The same holds for its backward pass, and for what autograd takes to go through its nodes before the
+first of them runs. A model that is called for each row is called once for the rows that are known at once, and the
+Python between the calls stays; where no number of rows stands out and results are read,
+{percent(calibrated.CALLS_LEFT.value)} % of the calls are left ({percent(calibrated.CALLS_LEFT.low)} % to all). All
+these numbers but the 1 µs are assumed.
 """,
     wrong=f"""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
@@ -172,7 +175,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
-    group[graph.waits & (nodes_in(graph, loops.last) >= 0)] = -1
+    group[graph.waits & (nodes_in(graph, loops.last) >= 0) & (nodes_in(graph, loops.again) < 0)] = -1
     inside = group >= 0
     host = inside & ~graph.on_gpu & ~graph.waits
     host_ns = case.per_step(float(graph.duration_ns[host].sum()))
@@ -185,10 +188,10 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     # What a kernel takes that does next to nothing is paid once per kernel, however much it does.
     least_ns = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
     nothing: F64 = np.bincount(group[gpu], weights=least_ns, minlength=2 * count).astype(np.float64)
-    rounds = np.tile(loops.rounds, 2)
+    one_round = np.tile(loops.one_round, 2)
 
     def change(level: int):
-        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
+        left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] * one_round, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
         then = (work - nothing) * calibrated.GPU_LEFT.rising[level] + nothing * left
         new = replacement_of(graph, group, took * left, then, launches)

@@ -21,6 +21,7 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
+from gpuprof.diagnosis.detect.repeated.repeated_products import find_repeated_products
 from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
@@ -51,7 +52,8 @@ PAGE = Page(
 A teacher that is called once for its logits and once for its hidden states, a reference model that scores the same
 batch for two losses, log-probabilities that are computed without gradients just before the same pass with gradients:
 same weights, inputs and outputs. One call would do. Or a tower whose result is multiplied by zero, as a vision tower
-is for batches without a picture: its forward and its backward pass change nothing.
+is for batches without a picture: its forward and its backward pass change nothing. Or a single matrix multiplication
+that is computed twice: an adapter multiplies its input by the base weight, as the base layer has done before it.
 """,
     detected="""
 In the recorded steps the recorder looks at the calls of the process's largest models. A call repeats an earlier one
@@ -60,13 +62,14 @@ same adapters are enabled, and no dropout is active. Nothing is read from the GP
 be the same in order and shape as those of an earlier stretch, and nothing in it may draw random numbers. Not detected
 in recordings of other tools, in compiled models, and where inputs are copied in between. Work that is multiplied by
 zero: autograd's graph of a step that is not recorded shows a multiplication by a number of the program that is 0, and
-the loss depends on what is below it in no other way; in the recorded steps the ops of the same numbers are marked.
+the loss depends on what is below it in no other way; in the recorded steps the ops of the same numbers are marked. The
+same graph shows multiplications that are computed twice: both operands come from the same op, or are the same tensor.
 """,
     gain="""
 The CPU and GPU work of repeated calls is removed from the graph, and the step is replayed. Backward passes stay: a
 gradient that flowed through both calls flows through one. Only a backward pass through one of the calls whose gradients
 are not used (see `discarded_gradients`) is removed as well: the use that needs none gets the detached outputs. At worst
-it stays. For work that is multiplied by zero, the backward pass is
+it stays. For work that is multiplied by zero, and for multiplications that are computed twice, the backward pass is
 removed as well; the optimizer's work on its weights stays.
 """,
     wrong="""
@@ -93,6 +96,7 @@ class Repeated:
 def find(case: Analysis) -> Iterator[Proposal]:
     """One call in place of two."""
     yield from _zeroed(case)
+    yield from _products(case)
     found = find_repeated(case)
     if found is None:
         return
@@ -138,6 +142,26 @@ def _zeroed(case: Analysis) -> Iterator[Proposal]:
         ),
         change=partial(removed, nodes=found.nodes),
         key="zeroed",
+    )
+
+
+def _products(case: Analysis) -> Iterator[Proposal]:
+    """Each multiplication once; not of calls that repeat others, which are a fix of their own."""
+    found = find_repeated_products(case)
+    if found is None or find_repeated(case) is not None:
+        return
+    ns = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum()))
+    what = f" (in {', '.join(found.modules)})" if found.modules else ""
+    text = (
+        f"{found.count / case.steps:,.3g} matrix multiplications a step{what} are computed twice, of the same tensors:"
+        f" {duration(ns)} of GPU time, forward and backward"
+    )
+    yield Proposal(
+        title="no matrix multiplication that is computed twice",
+        evidence=spans(case, text, found.nodes),
+        fix=code("result = layer(x)  # once; give the result to whatever multiplies x by the same weight again"),
+        change=partial(removed, nodes=found.nodes),
+        key="products",
     )
 
 
@@ -239,7 +263,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
-    """Calls of a model that repeat an earlier one in the step, and work that is multiplied by zero."""
+    """Calls and multiplications that repeat an earlier one in the step, and work that is multiplied by zero."""
     zero = find_zeroed(case)
     if zero is not None:
         named = f", in {', '.join(zero.modules)}" if zero.modules else ""
@@ -250,7 +274,16 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
             change=partial(removed, nodes=zero.nodes),
             why="the loss depends on its result only through a constant zero",
         )
-    found = find_repeated(case)
+    found, again = find_repeated(case), find_repeated_products(case)
+    if again is not None and found is None:
+        named = f", in {', '.join(again.modules)}" if again.modules else ""
+        yield LedgerPart(
+            kind="gpu",
+            what=f"matrix multiplications that are computed twice{named}",
+            nodes=again.nodes,
+            change=partial(removed, nodes=again.nodes),
+            why="both operands are the same tensors",
+        )
     if found is not None:
         yield LedgerPart(
             kind="gpu",
@@ -271,6 +304,11 @@ FINDING = Declaration(
         "multiplied_by_zero",
         "repeated_forward",
         "same_forward",
+        "computed_twice",
     ),
-    titles=("one_forward_pass_instead_of_two", "no_work_that_is_multiplied_by_zero"),
+    titles=(
+        "one_forward_pass_instead_of_two",
+        "no_work_that_is_multiplied_by_zero",
+        "no_matrix_multiplication_that_is_computed_twice",
+    ),
 )

@@ -223,6 +223,11 @@ def prediction(steps: PredictedSteps, proposals: Sequence[Proposal]) -> Predicti
     paces = [(steps.begin(graph, [], []), step(graph)) for graph in ends]
     better = [step(case.graph, i, p.best) for i, p in enumerate(ordered) if p.best]
     worse = [step(case.graph, i, p.worst) for i, p in enumerate(ordered) if p.worst]
+    for i, p in enumerate(ordered):
+        for steps_then, loader in zip((better, worse), p.loader_ends, strict=False):
+            steps_then.append(
+                steps.begin(case.graph, usual, [*ordered[:i], replace(p, loader=loader), *ordered[i + 1 :]])
+            )
     host_share = steps.begin_host_share(ordered)
     shortest = _without_more_work(steps, ordered)
     expected = max(now(), shortest)

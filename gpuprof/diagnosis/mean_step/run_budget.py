@@ -28,6 +28,7 @@ from gpuprof.units import Assumed, Batches
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
 FEWEST_MADE: Assumed[Batches] = 4
 """Fewest measured batches whose mean is used."""
+_NO_STEPS: tuple[I64, F64] = np.empty(0, np.int64), np.empty(0, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
     if found is None:
         return None
     rows, ns, wall_ns = found
-    more_rows, more_ns = _continued(folder, ns)
-    rows, ns, wall_ns = np.concatenate([rows, more_rows]), np.concatenate([ns, more_ns]), wall_ns + more_ns.sum()
+    for more_rows, more_ns in (_run_out(folder, rows, ns), _continued(folder, ns)):
+        rows, ns, wall_ns = np.concatenate([rows, more_rows]), np.concatenate([ns, more_ns]), wall_ns + more_ns.sum()
     shapes, first = new_shapes(folder, *_timed(folder, rows, ns)), first_seen(folder)
     seen_before = ns if shapes is None or first is None else shapes.without(ns, first[rows])
     usual, expected = _expected(seen_before, None if work is None else work[rows])
@@ -121,26 +122,49 @@ def _whole_stage(folder: RunFolder, name: str) -> tuple[I64, F64, float] | None:
 def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
     """The steps after the recorded windows that extend the free-running stretch: the recording's own costs are over,
     batches that workers prepared during the pause are used up, and the recorder still measures what delays a step."""
-    none = np.empty(0, np.int64), np.empty(0, np.float64)
     found = _whole_stage(folder, "after")
     if found is None:
-        return none
+        return _NO_STEPS
     rows, ns, _ = found
     steps = folder.steps
     begun = steps.unix_ns[rows] - steps.ns[rows]
-    ahead = workers_of(folder) * max(_whole((folder.own.loader or {}).get("prefetch_factor")), 1)
-    counted = (begun - begun.min() >= AFTERMATH_NS) & (np.arange(len(rows)) >= ahead)
+    counted = (begun - begun.min() >= AFTERMATH_NS) & (np.arange(len(rows)) >= _prepared(folder))
     # Without its hooks the recorder sees neither calls of the model nor what a step waited for.
     counted &= np.isfinite(ns) & (steps.new_shapes[rows] != ABSENT)
     rows, ns = rows[counted], ns[counted]
-    if not len(rows):
-        return none
+    return (rows, ns) if len(rows) and _as_long(ns, before_ns) else _NO_STEPS
+
+
+def _run_out(folder: RunFolder, before: I64, before_ns: F64) -> tuple[I64, F64]:
+    """The steps in which Python was sampled, if they wait longer for batches than the free-running ones `before`: a
+    short stretch takes batches that slow workers had prepared before it, and says nothing of their pace.
+
+    Sampling and what follows a recording slow a step a little, so these steps count only in that case, and only if
+    they are as long as the others apart from the wait."""
+    found = _whole_stage(folder, "sampling") if workers_of(folder) else None
+    if found is None:
+        return _NO_STEPS
+    rows, ns, _ = found
+    counted = np.isfinite(ns) & (np.arange(len(rows)) >= _prepared(folder))
+    rows, ns = rows[counted], ns[counted]
+    if len(rows) <= len(before):
+        return _NO_STEPS
+    waits, earlier = (_known(folder.steps.data_ns[each]) for each in (rows, before))
+    longer = float(waits.mean() - earlier.mean()) > SAME_PACE * float(np.nanmedian(before_ns))
+    return (rows, ns) if longer and _as_long(ns - waits, before_ns - earlier) else _NO_STEPS
+
+
+def _as_long(ns: F64, before_ns: F64) -> bool:
+    """Whether later steps are as long as the steps before the recording."""
     usual = float(np.nanmedian(before_ns))
     # Three standard errors of a median, from the median absolute deviation.
     scatter = 3 * 1.4826 * float(np.nanmedian(np.abs(before_ns - usual))) / np.sqrt(len(before_ns))
-    if abs(float(np.median(ns)) - usual) > max(calibrated.STILL_SLOW.value * usual, scatter):
-        return none
-    return rows, ns
+    return abs(float(np.median(ns)) - usual) <= max(calibrated.STILL_SLOW.value * usual, scatter)
+
+
+def _prepared(folder: RunFolder) -> int:
+    """Most batches that workers prepared during a pause."""
+    return workers_of(folder) * max(_whole((folder.own.loader or {}).get("prefetch_factor")), 1)
 
 
 def _allocating(calls: I64, left_over: F64) -> F64:

@@ -88,6 +88,8 @@ class Proposal:
     """Lower bound of the step for a reason outside the graph (workers that prepare batches), ns."""
     loader: Loader | None = None
     """The workers that prepare batches after the fix; None: as before."""
+    loader_ends: tuple[Loader, ...] = ()
+    """The same in the best and in the worst case; empty: as expected."""
     lumps: Mapping[str, float] = field(default_factory=dict)
     """Cause of excess (`save`, `logging` …) → factor on its time in the mean step."""
     spread: float = 1.0

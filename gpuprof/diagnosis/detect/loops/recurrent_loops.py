@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
-from gpuprof.diagnosis.detect.loops.small_op_loops import MOST_PERIOD, VIEWS, SmallLoops, repeated
+from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
+from gpuprof.diagnosis.detect.loops.small_op_loops import VIEWS, SmallLoops
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in, place
 from gpuprof.timeline.nesting import climb
@@ -159,6 +160,7 @@ def _found(case: Analysis, kind: Kind) -> SmallLoops | None:
     before, after = (np.concatenate(ends) for ends in zip(*((one[:-1, -1], one[1:, 0]) for one in table), strict=True))
     return SmallLoops(
         Stretches(thread, start, end), rounds, Stretches(thread, ops.start_ns[rows[begin]], end),
+        1.0 / rounds, Stretches(thread[:0], start[:0], end[:0]),
         backward_of(case, Stretches(thread, start, end)), np.array(together, np.int64),
         Stretches(ops.thread[before].astype(np.int64), ops.end_ns[before], ops.start_ns[after]),
     )  # fmt: skip

@@ -1,0 +1,22 @@
+"""How many steps are sampled where the stretch lasts until it is long enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprof.record.sampling import FEWEST_STEPS, fewer_steps
+
+
+@pytest.mark.parametrize(
+    ("planned", "step_s", "iteration", "sampled"),
+    [
+        (50, 0.002, 0, 50),  # more follow until it is long enough
+        (10, 0.5, 0, 5),
+        (4, 1.3, 0, 2),
+        (4, 4.0, 0, FEWEST_STEPS),
+        (8, 0.5, 8, 8),  # an iteration of eight optimizer steps
+        (2, 0.0, 0, 2),
+    ],
+)
+def test_long_steps_are_sampled_no_longer_than_needed(planned: int, step_s: float, iteration: int, sampled: int):
+    assert fewer_steps(planned, step_s, 2.5, iteration) == sampled
