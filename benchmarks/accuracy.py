@@ -26,11 +26,13 @@ from benchmarks.same_steps import as_timed
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.findings import larger_batch
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, prediction
-from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Considered, Finding
 from gpuprof.replay.build.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.recording import resolve
+from gpuprof.value_range import Range
 from scenarios import catalogue
 
 ROOT = Path(__file__).parents[1]

@@ -32,7 +32,8 @@ from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, prediction
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.fix import Fix
 
 FINDINGS = (

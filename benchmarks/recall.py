@@ -78,7 +78,8 @@ from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fused_elementwise import IN_TITLE, PIECES
-from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Considered, Finding
 from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
 MORE_TRUTH = Path(__file__).with_name("recall_truth.json")

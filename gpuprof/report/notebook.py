@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.diagnosis.verdict.headline import headline, key_and_why
 from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-from gpuprof.diagnosis.analysis import Analysis, Question
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.recorded_facts import Question
 from gpuprof.diagnosis.result.run_model import Baseline, Run, RunMemory, StepWork, Telemetry, Throughput
 from gpuprof.diagnosis.run.stack import stack_of
 from gpuprof.replay.build.build import build

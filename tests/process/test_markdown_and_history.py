@@ -11,6 +11,7 @@ import pytest
 from helpers import make_diagnosis as made
 from helpers.command import in_process, one_line
 from helpers.cpu_time import least_s
+from helpers.diagnosed import each_diagnosed_once
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
 
@@ -146,7 +147,8 @@ def test_the_run_at_which_the_step_became_slower_is_named_and_explained(tmp_path
 def test_a_narrow_screen_shows_fewer_columns_and_keeps_the_tokens(tmp_path: Path):
     runs = runs_of(tmp_path, 80, 81)
     for width in (40, 60):
-        head, *lines = in_process("history", runs, COLUMNS=str(width)).stdout.splitlines()
+        with each_diagnosed_once(tmp_path):
+            head, *lines = in_process("history", runs, COLUMNS=str(width)).stdout.splitlines()
         assert len(lines) == 2 and all(len(line) <= width for line in (head, *lines))
         assert head.split()[-1] == "tokens/s" and all(line.split()[-1].replace(",", "").isdigit() for line in lines)
 

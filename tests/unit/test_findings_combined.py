@@ -21,7 +21,7 @@ from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
 from gpuprof.diagnosis.fixes import predict, predicted_step
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps
 from gpuprof.diagnosis.recorded.shares import Shares
-from gpuprof.diagnosis.result.diagnosis import Combined
+from gpuprof.diagnosis.result.finding_model import Combined
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.diagnosis.result.run_model import RunMemory
 from gpuprof.diagnosis.verdict.share_verdict import judge_shares

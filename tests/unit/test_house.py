@@ -249,8 +249,10 @@ FINDINGS_RUN = (
     "mean_step.budget_model",
     "quarantine",
     "result.diagnosis",
+    "result.finding_model",
     "result.fix",
     "result.run_model",
+    "result.value_range",
 )
 """Of the room above them, what findings run: facts, and the plain data that they are about or make."""
 FINDINGS_NAME = ("analysis", "mean_step.run_budget", "recorded.frozen_passes")

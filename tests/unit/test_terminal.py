@@ -15,7 +15,8 @@ from rich.text import Text
 
 from gpuprof.cli.shared.output import encodable
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Finding, Issue, Profiler, Quality, Range
+from gpuprof.diagnosis.result.diagnosis import Issue, Profiler, Quality
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart, bars
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
@@ -25,6 +26,7 @@ from gpuprof.report.terminal.step_lines import legend
 from gpuprof.report.terminal.terminal import ANSWER_LINES, plain, render
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.iteration_words import PAINTS as ITERATION_PAINTS
+from gpuprof.value_range import Range
 
 WIDTHS = (40, 80, 100, 132, 200)
 

@@ -18,12 +18,12 @@ from gpuprof.diagnosis.fixes import predict
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, prediction
 from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
 from gpuprof.diagnosis.mean_step.run_budget import _pace
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
 from gpuprof.replay.noise import change_noise, process_noise
 from gpuprof.replay.transform import scale, scaled
+from gpuprof.value_range import Range
 
 
 def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Analysis:

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from gpuprof import documents
 from gpuprof.bounds import OneOf, Share, Signed
 from gpuprof.diagnosis.detect.pair.side import Known, Side
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.timeline.unit import STEP, Unit, common_unit
 from gpuprof.tracefile.source import Severity
+from gpuprof.value_range import Range
 
 SCHEMA = "gpuprof.comparison/1"
 DOCUMENT = documents.Kind(SCHEMA, left_out=("diagnoses",))

@@ -9,8 +9,9 @@ from gpuprof.diagnosis.comparison.comparison import ComparedWork, Prediction
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.plug_ins import declarations
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.units import Assumed, Share
+from gpuprof.value_range import Range
 
 LIKE_PREDICTED: Assumed[Share] = 0.2
 """A prediction is used if its work differs from the work done by at most this share."""

@@ -22,7 +22,8 @@ from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
 from gpuprof.diagnosis.detect.gpu.fused_sequences import FILTER_WIDTHS, causal_convolutions
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.result.diagnosis import Evidence, Issue
+from gpuprof.diagnosis.result.diagnosis import Issue
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import as_fix, code
 from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.sentences import duration

@@ -26,10 +26,11 @@ from gpuprof.diagnosis.fixes.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
 from gpuprof.diagnosis.plug_ins import plug_ins
-from gpuprof.diagnosis.result.diagnosis import Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.bound import Bound
 from gpuprof.units import Assumed, Entries, Share
+from gpuprof.value_range import Range
 
 MOST_COMBINED: Assumed[Entries] = 4
 OVERLAP: Assumed[Share] = 0.5

@@ -12,7 +12,6 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
 from gpuprof.diagnosis.fixes.step_energy import step_energy
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.record.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
@@ -22,6 +21,7 @@ from gpuprof.replay.other_processes import other_processes
 from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
