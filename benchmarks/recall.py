@@ -41,7 +41,7 @@ cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait f
 Named as a finding's once it was known that they gain: evaluation in larger batches (frequent_eval), which rare_steps
 proposes where training itself has room; a head on all states at once (spectral_heads), which recurrent_loop proposes
 as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort; less than DoRA on every layer
-(dora_speech), which adapter_extras proposes.
+(dora_speech), which adapter_extras proposes; layers without spectral norms (spectral_heads) in rebuilt_weights.
 
 Mended after dora_speech, t5_adafactor, lightning_debugging and large_vocabulary were measured: adapter_extras is new,
 optimizers of libraries in optimizer, statistics of gradients in step_metrics, labels that were not seen in
@@ -267,7 +267,7 @@ def met(program: Program) -> list[Pair]:
 
 def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     shown = [*found.findings, *found.worth_trying]
-    mine = [one for one in shown if proposes(change, one)]
+    mine = [one for one in shown if proposes(change, one) and (change.also or len(ids_of(one, found)) == 1)]
     head = (program.name, program.role, change.name, change.finding, change.gain)
     if mine and change.also:
         return _several(head, mine, change, found)
@@ -289,7 +289,7 @@ def _several(
 ) -> Pair:
     """Fixes that were made together: shown where all are, predicted where just these are combined."""
     shown = [*found.findings, *found.worth_trying]
-    others = [next((one for one in shown if one.id == name), None) for name in change.also]
+    others = [next((one for one in shown if name in ids_of(one, found)), None) for name in change.also]
     if None in others:
         missing = ", ".join(name for name, one in zip(change.also, others, strict=True) if one is None)
         return Pair(*head, "absent", None, None, None, f"{missing} is not shown")
@@ -299,9 +299,17 @@ def _several(
     both = found.combined
     same = both is not None and set(both.ids) == {change.finding, *change.also}
     gain = both.speedup if both is not None and same else None
+    if ids_of(mine[0], found) == {change.finding, *change.also}:
+        gain = mine[0].speedup
     predicted = None if gain is None else (gain.low, gain.expected, gain.high)
-    likely = math.prod(one.probability for one in all_of_them)
+    likely = math.prod({one.title: one.probability for one in all_of_them}.values())
     return Pair(*head, "fixes" if sure else "worth_trying", last, predicted, likely)
+
+
+def ids_of(one: Finding, found: Diagnosis) -> set[str]:
+    """The findings whose fixes an entry makes: two that are ruled out alone, or just its own."""
+    alone = {other.id for other in found.considered if other.title in one.parts}
+    return alone if len(alone) > 1 else {one.id}
 
 
 def _rank(shown: Sequence[Finding], one: Finding) -> int:

@@ -186,4 +186,5 @@ FINDING = Declaration(
     same_ops=True,
     ledger=LedgerParts(ledger_parts, stage="repeated"),
     synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
+    titles=("parts_of_the_batch_in_the_loss_as_large",),
 )

@@ -299,5 +299,5 @@ FINDING = Declaration(
     same_ops=True,
     memory=MemoryRemedy(("no_checkpointing",), less_memory),
     synonyms=("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
-    titles=("no_gradient_checkpointing",),
+    titles=("no_gradient_checkpointing", "a_loss_that_encodes_its_batch_once"),
 )
