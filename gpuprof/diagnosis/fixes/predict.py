@@ -151,7 +151,7 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     )
 
 
-def _pair(steps: Steps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
+def _pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
     """Two fixes that gain together what neither gains alone."""
     pair = best_pair(steps, ruled_out)
     if pair is not None:
@@ -159,7 +159,7 @@ def _pair(steps: Steps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
         yield _Predicted(name, _together(steps, a, b), prediction(steps, [a, b]))
 
 
-def _together(steps: Steps, a: Proposal, b: Proposal) -> Proposal:
+def _together(steps: PredictedSteps, a: Proposal, b: Proposal) -> Proposal:
     """Both as one, with their change of the graph and what they do outside of it."""
     ordered = in_order([a, b])
 
