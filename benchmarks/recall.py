@@ -41,7 +41,7 @@ cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait f
 Named as a finding's once it was known that they gain: evaluation in larger batches (frequent_eval), which rare_steps
 proposes where training itself has room; a head on all states at once (spectral_heads), which recurrent_loop proposes
 as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort; less than DoRA on every layer
-(dora_speech), which adapter_extras proposes.
+(dora_speech), which adapter_extras proposes; layers without spectral norms (spectral_heads) in rebuilt_weights.
 
 Mended after dora_speech, t5_adafactor, lightning_debugging and large_vocabulary were measured: adapter_extras is new,
 optimizers of libraries in optimizer, statistics of gradients in step_metrics, labels that were not seen in
