@@ -14,7 +14,7 @@ from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.repeated.rebuilt_weights import Rebuilt, rebuilt_weights
 from gpuprof.diagnosis.detect.repeated.repeated_weights import Again, repeated_weights
@@ -156,7 +156,7 @@ def _said_again(case: Analysis, found: Again, gpu: Mask, took_ns: float) -> str:
     )
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Weights that are computed again within a forward pass."""
     for proposal in case.proposals(find):
         if proposal.key != "again":
