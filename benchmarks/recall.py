@@ -49,7 +49,8 @@ needless_logits.
 
 Named once eleven programs were measured whose author did not know the list of findings: expanded_product in
 codebook_distances, frozen_encoder in dpo_reference and latents_each_step, odd_sizes in gpt2_added_tokens,
-separate_passes in triplet_passes. They were shown before they were named so; recall_first_contact.json counts them as missed.
+separate_passes in triplet_passes. They were shown before they were named so; recall_first_contact.json counts them as
+missed.
 
 Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
@@ -459,8 +460,9 @@ Rules are improved once their misses are known, including misses on programs of 
 {programs} of them before anyone had looked at what they measured ({pairs} pairs):
 
 Whoever wrote the last eleven of them did not know the list of findings, and left six changes without one that a
-finding proposes (expanded_product twice, frozen_encoder twice, odd_sizes and separate_passes). Here they count as missed,
-although all six were shown, five of them with what they measured in the interval; in the table above they count as shown.
+finding proposes (expanded_product twice, frozen_encoder twice, odd_sizes and separate_passes). Here they count as
+missed, although all six were shown, five of them with what they measured in the interval; in the table above they count
+as shown.
 
 | first contact | role test |
 |---|---|
