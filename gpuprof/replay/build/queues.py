@@ -35,9 +35,8 @@ class QueueEdges:
     source: I64
     """Index of the item that must have ended; of one at or after `work` it is the previous round's."""
     freed_ns: F64
-    """When that item had ended, as recorded or told by a launch that waited for it; -inf of a previous round's that was
-    neither. What was queued when the
-    recording began stands for the last items of the previous round."""
+    """When that item had ended, as recorded, or as the launch that waited for it returned; -inf of a previous round's
+    where neither shows it. What was queued when the recording began stands for the last items of the previous round."""
     lag_ns: F64
     own_ns: F64
     """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
@@ -60,7 +59,8 @@ def queue_edges(work: GpuWork, calls: Calls) -> QueueEdges:
     for items in streams:
         if _waited_unseen(items, _own_ns(items, own), limit).any():
             carried[work.stream[items.work[0]]] = items.first_ns
-    return QueueEdges(*(np.concatenate(column) for column in zip(*parts, strict=True)), carried)
+    launch, source, freed, lag, own_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return QueueEdges(launch, source, freed, lag, own_ns, carried)
 
 
 class _Items:
@@ -142,13 +142,14 @@ def _waited_unseen(items: _Items, usual: F64, limit: int) -> Mask:
     """Launches that waited for room which an item of an earlier round made, whose end was not recorded.
 
     Such an item ran before the window's first, so the call began before that did. The call took LONG_CALL times its
-    usual time, and no longer than the same item of the window runs."""
+    usual time, and no longer than the same item of the window runs; there are at least FEWEST_FULL."""
     count = len(items.work)
     source = np.arange(count) - limit
     runs = np.diff(items.ended, prepend=items.ended[0])
     took = items.returned - items.begun
     unseen = (source < 0) & np.isneginf(items.freed_ns(source)) & (items.begun < items.first_ns) & ~items.blocks
-    return unseen & (took > LONG_CALL * usual) & (took - usual <= runs[source % count])
+    unseen &= (took > LONG_CALL * usual) & (took - usual <= runs[source % count])
+    return unseen & (np.count_nonzero(unseen) >= FEWEST_FULL)
 
 
 def _last_of(work: GpuWork, items: I64) -> I64:
