@@ -16,7 +16,7 @@ from typing import Any
 
 import gpuprof
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.result.value_range import Range
+from gpuprof.value_range import Range
 from scenarios.catalogue import scenario
 
 MS = 1e6

@@ -23,10 +23,10 @@ from gpuprof.diagnosis.result.cpu_step import CpuStep, prepares_batches
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Verdict
 from gpuprof.diagnosis.result.finding_model import Evidence, Finding, Remaining
 from gpuprof.diagnosis.result.fix import call
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.verdict.verdict import family_of
 from gpuprof.record.patches import WORKERS
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis

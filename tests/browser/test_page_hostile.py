@@ -17,8 +17,8 @@ from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 import gpuprof
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue
 from gpuprof.diagnosis.result.finding_model import Considered, Evidence, Finding
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.report.names import escape
+from gpuprof.value_range import Range
 
 pytest_plugins = ["helpers.browser"]
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
-from gpuprof.diagnosis.result.value_range import Range
+from gpuprof.value_range import Range
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 

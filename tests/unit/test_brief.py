@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, GpuName, Issue, Quality
 from gpuprof.diagnosis.result.finding_model import Finding
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.written.brief import LARGEST_BYTES, dumps, schema
+from gpuprof.value_range import Range
 
 
 def read(diagnosis: Diagnosis) -> dict:

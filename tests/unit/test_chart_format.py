@@ -18,9 +18,9 @@ from helpers.paths import ROOT
 from helpers.present import present
 
 from gpuprof.diagnosis.result.finding_model import Finding
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.report import charts
 from gpuprof.report.charts.style import number, plain
+from gpuprof.value_range import Range
 
 pytest_plugins = ["helpers.charts"]
 

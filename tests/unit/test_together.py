@@ -9,7 +9,7 @@ from helpers.program import US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
-from gpuprof.diagnosis.fixes.predicted_step import Steps, predict
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, predict
 from gpuprof.diagnosis.fixes.together import as_one, best_pair
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.replay.transform import scale
@@ -41,7 +41,7 @@ def test_both_limits_at_once(tmp_path):
     case = balanced(tmp_path)
     alone = [predict(case, one).expected for one in (FASTER_GPU, FASTER_CPU)]
     assert min(alone) * LEAST_GAIN > case.mean_ns
-    pair = best_pair(Steps(case), [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)])
+    pair = best_pair(PredictedSteps(case), [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)])
     assert pair == (("padding", FASTER_GPU), ("input_workers", FASTER_CPU))
     both = as_one(FASTER_GPU, FASTER_CPU)
     assert both.parts == ("less padding", "input workers")
@@ -55,10 +55,10 @@ def test_both_limits_at_once(tmp_path):
     ids=["a larger batch", "competes", "a chain already"],
 )
 def test_what_makes_no_pair(tmp_path, other: Proposal):
-    assert best_pair(Steps(balanced(tmp_path)), [("one", other), ("padding", FASTER_GPU)]) is None
+    assert best_pair(PredictedSteps(balanced(tmp_path)), [("one", other), ("padding", FASTER_GPU)]) is None
 
 
 def test_where_one_is_the_limit_the_other_adds_nothing(tmp_path):
     """The CPU takes 30 ms: what takes time off the GPU makes no difference."""
     small = replace(FASTER_CPU, change=lambda graph: scale(graph, host=0.97))
-    assert best_pair(Steps(balanced(tmp_path, 300 * US)), [("one", small), ("padding", FASTER_GPU)]) is None
+    assert best_pair(PredictedSteps(balanced(tmp_path, 300 * US)), [("one", small), ("padding", FASTER_GPU)]) is None

@@ -17,7 +17,7 @@ from gpuprof.calibration import reference as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
 from gpuprof.diagnosis.detect.gpu.fused_sequences import FILTER_WIDTHS, causal_convolutions
@@ -208,14 +208,14 @@ def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Modules for which a library warned that it uses a slow reference implementation."""
     names = _reference_modules(case)
     nodes = modules_nodes(case, names)
     if nodes is None or not nodes.any():
         return
     left = calibrated.REFERENCE_LEFT.value
-    yield Part(
+    yield LedgerPart(
         kind="gpu",
         what=f"a reference implementation in {', '.join(names[:MOST_SHOWN])}",
         nodes=nodes,

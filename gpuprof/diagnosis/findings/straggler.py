@@ -11,8 +11,8 @@ from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, MARKED_GAIN, 
 from gpuprof.diagnosis.detect.ranks.slow_rank import most_of_excess
 from gpuprof.diagnosis.result.finding_model import Evidence, Finding
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.ranks.gang import Excess, Gang

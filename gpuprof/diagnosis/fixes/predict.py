@@ -23,16 +23,16 @@ from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fixes.acts_on import acts_on
 from gpuprof.diagnosis.fixes.alternatives import leaders_first
 from gpuprof.diagnosis.fixes.chance import probability, time_left, with_odds
-from gpuprof.diagnosis.fixes.predicted_step import Prediction, Steps, in_order, prediction
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
 from gpuprof.diagnosis.fixes.together import Named, as_one, best_pair
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.units import Assumed, Entries, Share
+from gpuprof.value_range import Range
 
 MOST_COMBINED: Assumed[Entries] = 4
 OVERLAP: Assumed[Share] = 0.5
@@ -115,7 +115,7 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     A finding that raises is reported and stops neither the diagnosis nor the other findings; with GPUPROF_DEBUG=1 it
     raises.
     """
-    steps, added = Steps(case), plug_ins().findings
+    steps, added = PredictedSteps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
@@ -151,7 +151,7 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     )
 
 
-def _pair(steps: Steps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
+def _pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
     """Two fixes that gain together what neither gains alone."""
     pair = best_pair(steps, ruled_out)
     if pair is not None:
@@ -159,7 +159,7 @@ def _pair(steps: Steps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
         yield _Predicted(name, _together(steps, a, b), prediction(steps, [a, b]))
 
 
-def _together(steps: Steps, a: Proposal, b: Proposal) -> Proposal:
+def _together(steps: PredictedSteps, a: Proposal, b: Proposal) -> Proposal:
     """Both as one, with their change of the graph and what they do outside of it."""
     ordered = in_order([a, b])
 
@@ -180,7 +180,7 @@ def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None
     )
 
 
-def _overlap(steps: Steps, first: _Predicted, later: _Predicted) -> bool:
+def _overlap(steps: PredictedSteps, first: _Predicted, later: _Predicted) -> bool:
     """Whether a fix takes off mostly the time that another one takes off, or claims what that one claims and gains no
     more, as it may in a list whose fixes are less sure."""
     one, other = first.proposal, later.proposal
@@ -292,7 +292,7 @@ def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, floa
     return Remaining(left, *(round(left / gain + once + restart) for gain, once in each))
 
 
-def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
+def _combined(steps: PredictedSteps, predicted: Iterable[_Predicted]) -> Combined | None:
     """Adds fixes one by one, each time the one that gains most on top of those chosen, while there is a gain."""
     case, chosen = steps.case, list[_Predicted]()
     graph, before, left = case.graph, case.mean_ns, list(predicted)

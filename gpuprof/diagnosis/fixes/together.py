@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
-from gpuprof.diagnosis.fixes.predicted_step import Steps, in_order
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, in_order
 from gpuprof.diagnosis.result.fix import Fix, joined
 from gpuprof.units import Assumed, Convention, Entries, Share
 
@@ -24,7 +24,7 @@ MOST_TRIED: Convention[Entries] = 3
 Named = tuple[str, Proposal]
 
 
-def best_pair(steps: Steps, ruled_out: Sequence[Named]) -> tuple[Named, Named] | None:
+def best_pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> tuple[Named, Named] | None:
     """The two fixes, one that relieves the GPU and one that relieves the CPU, that shorten the step most together; None
     where no two gain enough. Larger batches do not count."""
     case = steps.case
@@ -66,7 +66,7 @@ def _both(a: Proposal, b: Proposal) -> Iterator[Fix | str]:
     yield b.fix
 
 
-def _step(steps: Steps, a: Proposal, b: Proposal) -> float:
+def _step(steps: PredictedSteps, a: Proposal, b: Proposal) -> float:
     """The step after both, ns."""
     ordered = in_order([a, b])
     return steps.begin(steps.case.graph, [one.change for one in ordered], ordered)()

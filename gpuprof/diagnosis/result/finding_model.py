@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from gpuprof.bounds import Above0, OneOf, Share, Signed, Words
 from gpuprof.diagnosis.result.fix import FixLine, Patch, Setting
-from gpuprof.diagnosis.result.value_range import Range
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from rich.text import Text
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.diagnosis.result.fix import FixLine
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
@@ -22,6 +21,7 @@ from gpuprof.report.words import words
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.settle import commands, fitting, settle
 from gpuprof.units import Assumed, Cells, Convention, Share
+from gpuprof.value_range import Range
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
