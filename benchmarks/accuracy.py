@@ -25,12 +25,14 @@ from benchmarks.fit_or_test import Role, role_of
 from benchmarks.same_steps import as_timed
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.findings import larger_batch
-from gpuprof.diagnosis.fixes.predicted_step import Steps, prediction
-from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Finding, Range
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, prediction
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Considered, Finding
 from gpuprof.replay.build.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.recording import resolve
+from gpuprof.value_range import Range
 from scenarios import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -230,7 +232,7 @@ def other_batch(diagnosis: Diagnosis, fix: Timed) -> Finding | None:
     case = analysis_of(diagnosis)
     if advised is None or case is None:
         return None
-    found = prediction(Steps(case), [larger_batch.of_factor(case, fix.work)])
+    found = prediction(PredictedSteps(case), [larger_batch.of_factor(case, fix.work)])
     return replace(advised, work=fix.work, step_ns=found.step, speedup=found.speedup)
 
 

@@ -30,7 +30,7 @@ from benchmarks.out_of_sample import (
 from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN
-from gpuprof.diagnosis.result.diagnosis import Finding
+from gpuprof.diagnosis.result.finding_model import Finding
 from scenarios import catalogue
 from scenarios.catalogue import Scenario
 

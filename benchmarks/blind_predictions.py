@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import gpuprof
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.value_range import Range
 from scenarios.catalogue import scenario
 
 MS = 1e6

@@ -31,7 +31,8 @@ from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
 from benchmarks.recall import Gain, gain_of
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 
 CASES = ROOT / "scenarios" / "cases"
 PAGE = ROOT / "docs" / "cases.md"

@@ -31,8 +31,9 @@ from gpuprof.diagnosis.findings import FINDINGS as FOUND_BY
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fp8 import by_recipe
 from gpuprof.diagnosis.findings.fused_elementwise import PIECES, pieces
-from gpuprof.diagnosis.fixes.predicted_step import Steps, prediction
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, prediction
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.fix import Fix
 
 FINDINGS = (
@@ -121,11 +122,11 @@ def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
         alone = [one for name, one in _pieces(case).items() if name in names]
         if not alone:
             return Price(*head, None, "absent", fused_elementwise.ABSENT.why(case) or "")
-        gain = prediction(Steps(case), alone).speedup
+        gain = prediction(PredictedSteps(case), alone).speedup
         return Price(*head, (gain.low, gain.expected, gain.high), "piece")
     recipe = next((one for one in (ROWWISE, DELAYED) if one.name == change.title), None)
     if recipe is not None and case is not None and (priced := by_recipe(case, recipe)) is not None:
-        gain = prediction(Steps(case), [priced]).speedup
+        gain = prediction(PredictedSteps(case), [priced]).speedup
         return Price(*head, (gain.low, gain.expected, gain.high), "piece")
     for name in ("findings", "worth_trying", "considered"):
         mine = [one for one in getattr(found, name) if one.id == change.finding]
@@ -154,7 +155,7 @@ def _once_it_works(case: Analysis, found: Finding) -> float | None:
     """The expected gain of a fix if it works; None if it is no longer proposed."""
     find = next(find for page, find in FOUND_BY if page.id == found.id)
     proposal = next((one for one in find(case) if one.title == found.title), None)
-    return None if proposal is None else prediction(Steps(case), [proposal]).speedup.expected
+    return None if proposal is None else prediction(PredictedSteps(case), [proposal]).speedup.expected
 
 
 def summary(found: Sequence[Price]) -> dict[str, Share]:

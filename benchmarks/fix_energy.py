@@ -25,7 +25,8 @@ from benchmarks.recall import programs as all_programs
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.fixes.step_energy import StepEnergy, step_energy
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from scenarios.catalogue import ROOT as SCENARIOS
 
 NEAR = (0.1, 0.2)

@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.diagnosis.written.diagnosis_json import dumps
 from gpuprof.report.terminal.terminal import plain
 

@@ -31,7 +31,7 @@ from benchmarks.accuracy import ROOT
 from gpuprof import diagnose
 from gpuprof.diagnosis.reach.ledger import explained, gain_without
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.report.words.above_words import MOST_SHOWN, told
+from gpuprof.report.words.above_words import MOST_SHOWN, place_and_cause
 from scenarios import catalogue
 
 MS = 1e6
@@ -232,7 +232,7 @@ class _Line:
 def _lines(diagnosis: Diagnosis) -> list[_Line]:
     """What is said to make a step longer, by size: items above reach, and what some steps add to the mean step."""
     found = diagnosis.above_reach
-    said = [_Line(item.ns, told(item)) for item in (found.largest if found is not None else ())]
+    said = [_Line(item.ns, place_and_cause(item)) for item in (found.largest if found is not None else ())]
     excess = diagnosis.budget.excess if diagnosis.budget is not None else ()
     said += [_Line(one.mean_ns, f"in some steps: {one.cause.replace('_', ' ')}") for one in excess if one.mean_ns]
     return sorted(said, key=lambda line: -line.ns)

@@ -79,7 +79,7 @@ def parts(tiny: bool) -> list[Part]:
         return ("-m", f"scenarios.{name}.train")
 
     backend = ("--backend", "gloo") if tiny else ()
-    # With so many ops one step is recorded, not the three that stall.py asks for.
+    # With 150,000 kernels a step gpuprof records one step, though benchmarks/stall.py asks for three.
     stall = ("--kernels", "300" if tiny else "150000", "--kinds", "defaults", "--json", "{out}/stall.json")
     turns = (
         ("--ms", "", "--processes", "1", "--within", "90")

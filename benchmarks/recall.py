@@ -41,11 +41,16 @@ cudnn_benchmark, heads in recurrent_loop, fused_elementwise in steps that wait f
 Named as a finding's once it was known that they gain: evaluation in larger batches (frequent_eval), which rare_steps
 proposes where training itself has room; a head on all states at once (spectral_heads), which recurrent_loop proposes
 as branches; other forms in metrics_each_step, pairwise_loss and topk_by_sort; less than DoRA on every layer
-(dora_speech), which adapter_extras proposes.
+(dora_speech), which adapter_extras proposes; layers without spectral norms (spectral_heads) in rebuilt_weights.
 
 Mended after dora_speech, t5_adafactor, lightning_debugging and large_vocabulary were measured: adapter_extras is new,
 optimizers of libraries in optimizer, statistics of gradients in step_metrics, labels that were not seen in
 needless_logits.
+
+Named once eleven programs were measured whose author did not know the list of findings: expanded_product in
+codebook_distances, frozen_encoder in dpo_reference and latents_each_step, odd_sizes in gpt2_added_tokens,
+separate_passes in triplet_passes. They were shown before they were named so; recall_first_contact.json counts them as
+missed.
 
 Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
@@ -78,7 +83,8 @@ from benchmarks.fit_or_test import role_of
 from benchmarks.out_of_sample import TRUTH, wilson
 from gpuprof.diagnosis.findings import fused_elementwise
 from gpuprof.diagnosis.findings.fused_elementwise import IN_TITLE, PIECES
-from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Considered, Finding
 from scenarios.catalogue import Scenario, campaign_names, scenario, scenarios
 
 MORE_TRUTH = Path(__file__).with_name("recall_truth.json")
@@ -266,7 +272,7 @@ def met(program: Program) -> list[Pair]:
 
 def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
     shown = [*found.findings, *found.worth_trying]
-    mine = [one for one in shown if proposes(change, one)]
+    mine = [one for one in shown if proposes(change, one) and (change.also or len(ids_of(one, found)) == 1)]
     head = (program.name, program.role, change.name, change.finding, change.gain)
     if mine and change.also:
         return _several(head, mine, change, found)
@@ -288,7 +294,7 @@ def _several(
 ) -> Pair:
     """Fixes that were made together: shown where all are, predicted where just these are combined."""
     shown = [*found.findings, *found.worth_trying]
-    others = [next((one for one in shown if one.id == name), None) for name in change.also]
+    others = [next((one for one in shown if name in ids_of(one, found)), None) for name in change.also]
     if None in others:
         missing = ", ".join(name for name, one in zip(change.also, others, strict=True) if one is None)
         return Pair(*head, "absent", None, None, None, f"{missing} is not shown")
@@ -298,9 +304,17 @@ def _several(
     both = found.combined
     same = both is not None and set(both.ids) == {change.finding, *change.also}
     gain = both.speedup if both is not None and same else None
+    if ids_of(mine[0], found) == {change.finding, *change.also}:
+        gain = mine[0].speedup
     predicted = None if gain is None else (gain.low, gain.expected, gain.high)
-    likely = math.prod(one.probability for one in all_of_them)
+    likely = math.prod({one.title: one.probability for one in all_of_them}.values())
     return Pair(*head, "fixes" if sure else "worth_trying", last, predicted, likely)
+
+
+def ids_of(one: Finding, found: Diagnosis) -> set[str]:
+    """The findings whose fixes an entry makes: two that are ruled out alone, or just its own."""
+    alone = {other.id for other in found.considered if other.title in one.parts}
+    return alone if len(alone) > 1 else {one.id}
 
 
 def _rank(shown: Sequence[Finding], one: Finding) -> int:
@@ -444,6 +458,11 @@ Gained 10 % and not shown (role test):
 CONTACT = """
 Rules are improved once their misses are known, including misses on programs of role test. What gpuprof said of
 {programs} of them before anyone had looked at what they measured ({pairs} pairs):
+
+Whoever wrote the last eleven of them did not know the list of findings, and left six changes without one that a
+finding proposes (expanded_product twice, frozen_encoder twice, odd_sizes and separate_passes). Here they count as
+missed, although all six were shown, five of them with what they measured in the interval; in the table above they count
+as shown.
 
 | first contact | role test |
 |---|---|

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # for scenarios, which are no part of the package
 
 import gpuprof  # noqa: E402
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding  # noqa: E402
+from gpuprof.diagnosis.result.diagnosis import Diagnosis  # noqa: E402
+from gpuprof.diagnosis.result.finding_model import Finding  # noqa: E402
 from gpuprof.diagnosis.verdict.step_parts import bars  # noqa: E402
 from gpuprof.report import labels  # noqa: E402
 from gpuprof.report.numbers import duration_range  # noqa: E402

@@ -237,7 +237,8 @@ def _draw_in_notebooks() -> None:
     """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks use, and their text for `print`.
     They are in layers below report/ and may not import it; this module may.
     """
-    from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.finding_model import Finding
     from gpuprof.tracefile.trace import Trace
 
     _shown_by(Diagnosis, "diagnosis")

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from scenarios.campaign import campaign, truths
+from scenarios.campaign import campaign
+from scenarios.campaign_results import truths
 from scenarios.catalogue import Scenario, campaign_names, names, scenario, scenarios
 from scenarios.measure import launched, measure
 from scenarios.parallel import PROGRAMS, parallel

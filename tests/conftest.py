@@ -8,17 +8,21 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers import compiled_reader
 from helpers.paths import ROOT, SHARED
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch in every worker would wait for each other, spinning
 os.environ.setdefault("GPUPROF_SANDBOX", "hooks")  # forks of helpers.warm_torch's server are in no sandbox
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles all that it imports: half of the CPU time
+sys.dont_write_bytecode = False
 settings.register_profile("suite", max_examples=25, deadline=None)  # the machine decides how long an example takes
 settings.load_profile("suite")
 
@@ -70,7 +74,26 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("durations") is None:
         config.option.durations = SLOWEST
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        compiled_reader.begin()
     gc.set_threshold(100_000, 20, 100)  # as our commands do; looking for cycles took an eighth of the time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker begins with other test files, so that in a fresh clone pytest rewrites the assertions of each file
+    once, and not in all workers at a time: that takes longer than importing them."""
+    number, count = (os.environ.get(f"PYTEST_XDIST_WORKER{of}", "") for of in ("", "_COUNT"))
+    if not number or session.config.args != session.config.getini("testpaths"):
+        return
+    files = [path for folder in session.config.args for path in sorted((ROOT / folder).glob("test_*.py"))]
+    first = len(files) * int(number.removeprefix("gw")) // int(count)
+    for path in files[first:] + files[:first]:
+        try:
+            _ = pytest.Module.from_parent(session, path=path).obj
+        except (Exception, pytest.skip.Exception):  # collecting it is to meet that again
+            for name in [name for name, one in sys.modules.items() if getattr(one, "__file__", None) == str(path)]:
+                del sys.modules[name]
 
 
 def pytest_sessionfinish() -> None:
@@ -112,15 +135,9 @@ def each_diagnosed_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _the_reader_is_compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Before any test: whichever command compiles it says so on stderr, which tests compare. In a fresh clone one
-    worker compiles it, and the others wait for what it keeps."""
-    from helpers.once import once
-
-    from gpuprof.tracefile.kineto.stream import compile_reader
-
-    once(tmp_path_factory, "compiled", lambda _: compile_reader())
-    compile_reader()
+def _the_reader_is_compiled() -> None:
+    """Before any test: whichever command compiles it says so on stderr, which tests compare."""
+    compiled_reader.wait()
 
 
 # -- which tests run

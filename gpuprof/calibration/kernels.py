@@ -109,6 +109,21 @@ OPTIMIZER_LOOP_PYTHON = Number(
     "Python's own time around the ops, fused relative to a loop: 0.27.",
     _OPTIMIZER,
 )  # fmt: skip
+GROUPS_LEFT = Number(
+    2.0, 1.0, 4.0, "groups", "assumed",
+    "Parameter groups that are left where groups of the same settings are one: weights that decay, and those that do "
+    "not. For recordings that do not say how many differ.",
+)  # fmt: skip
+GROUPS_TENSORS = Number(
+    0.1, 0.03, 0.3, "", "assumed",
+    "Share of the CPU time of a step of many parameter groups that goes to each tensor, and stays with few groups; "
+    "the rest is spent for each group.",
+)  # fmt: skip
+GROUPS_ODDS = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that many parameter groups have few different settings, where the recording does not say: one group "
+    "for each parameter, made by a loop over named_parameters.",
+)  # fmt: skip
 OTHER_OPTIMIZER_ODDS = Number(
     0.8, 0.6, 0.95, "", "assumed",
     "Probability that AdamW can take the place of an optimizer that has no fused kernel: most of these are variants of "

@@ -19,6 +19,10 @@ AGAIN_ODDS = Number(
     "Probability that a weight that is computed again at each use can be kept for the forward pass: it may be "
     "changed in between.",
 )  # fmt: skip
+PLAIN_ODDS = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Probability that a training stays stable without spectral or weight norms, which are there for that.",
+)  # fmt: skip
 REBUILT_CPU_NS = Number(
     200_000.0, 0.0, 400_000.0, "ns", "measured",
     "CPU time of a step for each weight whose factors are folded into one op instead of built as a whole: 50.3 to 55.1 "

@@ -19,7 +19,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.units import Convention, Names, WholeSeconds
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.result.diagnosis import Finding
+    from gpuprof.diagnosis.result.finding_model import Finding
     from gpuprof.record.command import Target
     from gpuprof.trial.fixes import Candidate
     from gpuprof.trial.subject import Subject

@@ -20,11 +20,13 @@ from gpuprof.diagnosis.fixes.more_workers import usual_workers, with_more_worker
 from gpuprof.diagnosis.mean_step.budget import in_words
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.result.cpu_step import CpuStep, prepares_batches
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Evidence, Finding, Range, Remaining, Verdict
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Verdict
+from gpuprof.diagnosis.result.finding_model import Evidence, Finding, Remaining
 from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.diagnosis.verdict.verdict import family_of
 from gpuprof.record.patches import WORKERS
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis

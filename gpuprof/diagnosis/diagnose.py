@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.analysis import Analysis, Question, analysis_of
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.plain_diagnosis import without_steps
 from gpuprof.diagnosis.recorded.quality import judged, of_start_up
+from gpuprof.diagnosis.recorded_facts import Question
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.run.run_issues import no_trace
 from gpuprof.errors import GpuprofError

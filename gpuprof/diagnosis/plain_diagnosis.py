@@ -14,11 +14,8 @@ from gpuprof.diagnosis.recorded.quality import judged, no_verdict
 from gpuprof.diagnosis.recorded.range_times import phase_activity, range_times
 from gpuprof.diagnosis.result.above_reach import AboveReach
 from gpuprof.diagnosis.result.diagnosis import (
-    Combined,
-    Considered,
     DeviceEstimate,
     Diagnosis,
-    Finding,
     PhaseTime,
     Profiler,
     Quality,
@@ -29,6 +26,7 @@ from gpuprof.diagnosis.result.diagnosis import (
     Verdict,
     Window,
 )
+from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.timeline import Timeline

@@ -9,12 +9,13 @@ together or not at all.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from gpuprof.tracefile.compiled import compiled
+from gpuprof.tracefile.compiled import compiled_in
 from gpuprof.units import Assumed, Bytes, Code, Convention, Entries
 
 COALESCED = "coalesced"
@@ -30,21 +31,23 @@ LEAST_BYTES: Assumed[Bytes] = 32
 """Fewest bytes of an entry, which has more than half this number of keys."""
 _PLACES: Assumed[Entries] = 1 << 16
 """Places of a pickle's memo that are followed; a pickle with more is decoded whole."""
-_OTHER, _TEXT, _LONG = -1, -2, -3
+OTHER, TEXT, LONG = -1, -2, -3
 
 
 def _widths() -> np.ndarray:
     """The number of bytes after each instruction; negative: not one of torch's, a text, or a long number."""
-    found = np.full(256, _OTHER, np.int64)
+    found = np.full(256, OTHER, np.int64)
     for codes, width in (
-        (b"(uet}]N\x85\x86\x87\x88\x89", 0), (b"hqK", 1), (b"M", 2), (b"Jjr", 4), (b"G", 8), (b"X", _TEXT),
-        (b"\x8a", _LONG),
+        (b"(uet}]N\x85\x86\x87\x88\x89", 0), (b"hqK", 1), (b"M", 2), (b"Jjr", 4), (b"G", 8), (b"X", TEXT),
+        (b"\x8a", LONG),
     ):  # fmt: skip
         found[list(codes)] = width
     return found
 
 
 _WIDTHS = _widths()
+_CODE = Path(__file__).with_name("entry_kernels.py")
+find_entries = compiled_in("gpuprof.hang.entry_kernels", "find_entries", _CODE, Path(__file__))
 
 
 # -- pickles
@@ -66,7 +69,7 @@ def without_oldest(data: bytes, looked_at: int, kept: int) -> tuple[bytes, int]:
     starts, ends = (np.empty(most, np.int64) for _ in range(2))
     facts = np.empty((most, len(_KEYS) + 1), np.int64)
     ending = np.zeros(_PLACES, np.uint8)
-    count = _entries(np.frombuffer(data, np.uint8), begin + 2, slots, _WIDTHS, starts, ends, facts, ending)
+    count = find_entries(np.frombuffer(data, np.uint8), begin + 2, slots, _WIDTHS, starts, ends, facts, ending)
     if count <= min(looked_at, kept):
         return data, looked_at
     settled = _settled(facts[:count], looked_at, kept)
@@ -144,108 +147,6 @@ def _put(data: bytes, at: int) -> int | None:
 def _after_put(data: bytes, at: int) -> int | None:
     size = {b"q": 2, b"r": 5}.get(data[at : at + 1])
     return None if size is None else at + size
-
-
-@compiled
-def _entries(data, at, slots, widths, starts, ends, facts, ending):  # pragma: no cover - compiled
-    """Fills in where the entries of the list begin and end, and their facts. Returns their number, -1 where the pickle
-    is not as torch writes it. ending: for each place of the memo whether its text ends coalesced operations (set here
-    for texts that the entries define)."""
-    count, size = 0, len(data)
-    ends_one = 0  # whether the text that was defined last ends one
-    while at < size:
-        if data[at] == 101:  # e: the list's end
-            return count
-        if data[at] != 125 or at + 1 >= size or data[at + 1] != 40 or count >= len(starts):  # }(
-            return -1
-        starts[count] = at
-        for column in range(facts.shape[1]):
-            facts[count, column] = -1
-        at, depth, height, slot = at + 2, 1, 0, 0  # height: of the dict's keys and values on the stack
-        while depth > 0:
-            if at >= size:
-                return -1
-            code = data[at]
-            if code == 104 and (depth > 1 or slot == 0) and at + 1 < size:  # h, which half of all instructions are
-                if depth == 1:
-                    height += 1
-                    if height & 1:
-                        slot = slots[data[at + 1]]
-                at += 2
-                continue
-            if code == 40:  # (
-                depth += 1
-                at += 1
-                continue
-            width = widths[code]
-            if width < 0:
-                if width == -2:  # X
-                    if at + 4 >= size or data[at + 4] != 0:
-                        return -1
-                    width = 4 + np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
-                elif width == -3:  # a long number
-                    if at + 1 >= size:
-                        return -1
-                    width = 1 + data[at + 1]
-                else:
-                    return -1
-            if at + 1 + width > size:
-                return -1
-            if code == 88:
-                ends_one = 0
-                for i in range(at + 5, at + 1 + width - 8):
-                    if data[i] == 99 and data[i + 1] == 111 and data[i + 2] == 97 and data[i + 3] == 108:  # coal
-                        ends_one = 1
-            if code == 117 or code == 101 or code == 116:  # u e t: all since the mark is one value
-                depth -= 1
-                slot = 0
-                if depth == 1 and code == 116:
-                    height += 1
-            elif code == 113 or code == 114:  # q r
-                facts[count, 0] = 1
-                place = np.int64(data[at + 1])
-                if code == 114:
-                    place += (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
-                    place += np.int64(data[at + 4]) << 24
-                if place >= len(ending):
-                    return -1
-                ending[place] = ends_one
-                ends_one = 0
-            elif depth == 1 and 133 <= code <= 135:
-                height -= code - 133
-                slot = 0
-            elif depth == 1:
-                value = np.int64(-1)
-                if code == 104 or code == 75:
-                    value = np.int64(data[at + 1])
-                elif code == 77:
-                    value = np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8)
-                elif code == 74 or code == 106:
-                    value = np.int64(data[at + 1]) + (np.int64(data[at + 2]) << 8) + (np.int64(data[at + 3]) << 16)
-                    value += np.int64(data[at + 4]) << 24
-                    if value >= 1 << 31:
-                        value = np.int64(-1)
-                elif code == 136:
-                    value = np.int64(1)
-                elif code == 137:
-                    value = np.int64(0)
-                if slot == 6:
-                    facts[count, 6] = -1
-                    if (code == 104 or code == 106) and 0 <= value < len(ending):
-                        facts[count, 6] = ending[value]
-                elif slot > 0 and code != 104 and code != 106:
-                    facts[count, slot] = value
-                slot = 0
-                height += 1
-                if height % 2 == 1 and (code == 104 or code == 106) and 0 <= value < len(slots):
-                    slot = slots[value]
-            at += 1 + width
-            if depth == 0:
-                if code != 117:
-                    return -1
-                ends[count] = at
-                count += 1
-    return -1
 
 
 # -- JSON

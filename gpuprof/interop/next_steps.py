@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.fix import Patch
 from gpuprof.record.redact import MASK
 from gpuprof.trial.fixes import Candidate, advised, lines_for

@@ -11,7 +11,7 @@ from gpuprof.bounds import Signed
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PeakPart:
     """The part of a peak held by one kind of owner."""
 
     owner: str
@@ -81,7 +81,7 @@ class Advice:
     reserved_bytes: int | None
     static_bytes: int
     """Of it what is allocated between steps."""
-    owners: tuple[Part, ...]
+    owners: tuple[PeakPart, ...]
     """Largest first. They sum to peak_bytes; estimated from sizes of weights and state and from formulas."""
     tokens: int
     """Of the forward pass that made the peak, padding included."""

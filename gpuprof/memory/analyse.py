@@ -12,13 +12,13 @@ from gpuprof.memory.memory_report import (
     UNUSED,
     Device,
     Failure,
+    HistorySteps,
     Leak,
     Line,
     MemoryReport,
     Owner,
     Peak,
     PhaseBytes,
-    Steps,
 )
 from gpuprof.memory.owners import owners
 from gpuprof.memory.passes import Passes, find_passes
@@ -203,11 +203,11 @@ def _failure(case: Case) -> Failure | None:
     )
 
 
-def _steps(case: Case) -> Steps | None:
+def _steps(case: Case) -> HistorySteps | None:
     boundaries, source = case.passes.boundaries, case.passes.source
     if source is None:
         return None
-    return Steps(source, len(boundaries), tuple(case.used[boundaries].tolist()))
+    return HistorySteps(source, len(boundaries), tuple(case.used[boundaries].tolist()))
 
 
 def _leaks(case: Case) -> tuple[Leak, ...]:

@@ -94,7 +94,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class HistorySteps:
     """The steps of the history."""
 
     source: Annotated[str, OneOf(("optimizer", "backward"))]
@@ -149,7 +149,7 @@ class Device:
     """The moment at which most was allocated."""
     reserved_peak_bytes: int | None
     failure: Failure | None
-    steps: Steps | None
+    steps: HistorySteps | None
     leaks: tuple[Leak, ...]
     series: Series = field(default=_NO_SERIES, compare=False)
     """Memory over time, thinned out but with its peaks; one number per moment."""

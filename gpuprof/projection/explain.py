@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from gpuprof.costs.hardware import find
 from gpuprof.projection.projected_step import ProjectedStep
-from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
+from gpuprof.projection.projection import Explanation, OnGpu, Reason
 from gpuprof.projection.sustained_rates import reach_of
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Assumed, Share
+from gpuprof.value_range import Range
 
 EQUAL_STEPS: Assumed[Share] = 0.03
 """Two that differ by less are said to be the same."""
@@ -51,7 +52,7 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     # does not.
     sides = [_away(one) for one in (first, second)]
     away = math.hypot(sides[0], sides[1]) if whole else 0.0
-    factor = Interval(whole * math.exp(-away), whole, whole * math.exp(away))
+    factor = Range(whole * math.exp(-away), whole, whole * math.exp(away))
     return Explanation(first.gpu, second.gpu, factor, _summary(first, second, whole, reasons, unit), reasons)
 
 

@@ -26,12 +26,11 @@ from gpuprof.projection.projection import (
     Explanation,
     FitWith,
     HostStep,
-    Interval,
     MemoryFit,
     OnGpu,
+    ProjectedWork,
     Projection,
-    Recorded,
-    Work,
+    RecordedStep,
 )
 from gpuprof.projection.question import Question
 from gpuprof.projection.subject import Subject
@@ -40,6 +39,7 @@ from gpuprof.projection.sustained_rates import Reach, reach_of
 from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
+from gpuprof.value_range import Range
 
 
 def project(subject: Subject, question: Question) -> Projection:
@@ -105,9 +105,9 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
         rates=there.rates,
         batch=_batch(projected, share),
         batch_share=share,
-        work=Work(samples, tokens),
+        work=ProjectedWork(samples, tokens),
         step_ns=step,
-        speedup=Interval(work * ratio.low, work * ratio.expected, work * ratio.high),
+        speedup=Range(work * ratio.low, work * ratio.expected, work * ratio.high),
         busy_ns=sum(busy.values()),
         host_floor_ns=projected.mean(share, there).of(
             graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": projected.host_factor}
@@ -134,7 +134,7 @@ def batch_share(projected: ProjectedStep, memory: MemoryFit | None) -> float:
     return share_that_fits(memory, use, tokens, _batch(projected, 1.0)) or 1.0
 
 
-def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Interval, Interval]:
+def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Range, Range]:
     """The step there, ns, and the recorded one over it, each with its 80 % interval.
 
     Of each thing that is not sure both ends are replayed, the others as likely. What the recording leaves open of the
@@ -175,7 +175,7 @@ def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Int
     if same and question.host_factor in (None, 1.0) and projected.factor(share) == projected.longer == 1:
         # The recorded step itself, as the diagnosis has it.
         low, high = min(low, subject.step_ns.low), max(high, subject.step_ns.high)
-    return Interval(low, expected, high), Interval(recorded / most, recorded / expected, recorded / least)
+    return Range(low, expected, high), Range(recorded / most, recorded / expected, recorded / least)
 
 
 def _rate_ends(projected: ProjectedStep, there: Reach, share: float) -> list[float]:
@@ -226,16 +226,16 @@ def _bound(projected: ProjectedStep, graph: Graph, there: Reach, share: float) -
     return bound_of(found, gain_without(graph, mean)), gains
 
 
-def _recorded(projected: ProjectedStep) -> Recorded:
+def _recorded(projected: ProjectedStep) -> RecordedStep:
     s = projected.subject
     gpu = s.graph.on_gpu
-    return Recorded(
+    return RecordedStep(
         path=s.path,
         gpu=s.gpu.name,
         device_name=s.device_name,
         step_ns=s.step_ns,
         busy_ns=float(s.graph.duration_ns[gpu].sum()) / s.graph.steps,
-        work=Work(s.samples, s.tokens),
+        work=ProjectedWork(s.samples, s.tokens),
         layers=s.layers.count if s.layers else None,
         experts=s.experts,
         unmodelled_share=s.roofline.unmodelled_share,

@@ -12,22 +12,14 @@ from gpuprof import documents
 from gpuprof.bounds import OneOf, Words
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.value_range import Range
 
 SCHEMA = "gpuprof.projection/1"
 DOCUMENT = documents.Kind(SCHEMA, whole_ns=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """An 80 % interval around what is expected; the unit is in the name of the field that holds it."""
-
-    low: float
-    expected: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
+class ProjectedWork:
     """What one step goes through on one GPU."""
 
     samples: float | None
@@ -36,7 +28,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedStep:
     """The step that everything is projected from: unprofiled, on the GPU and the host that it was recorded on."""
 
     path: str
@@ -44,10 +36,10 @@ class Recorded:
     """Its name in the table of GPUs."""
     device_name: str | None
     """As the recording gives it."""
-    step_ns: Interval
+    step_ns: Range
     busy_ns: float
     """GPU work of a step, summed over its kernels and copies."""
-    work: Work
+    work: ProjectedWork
     layers: int | None
     experts: int | None
     unmodelled_share: float
@@ -178,9 +170,9 @@ class OnGpu:
     """Samples of the step that is described here: what was asked for, or as large a half, quarter … of it as fits."""
     batch_share: float
     """Of what was asked for; 1 where it fits or is not known to fit."""
-    work: Work
-    step_ns: Interval
-    speedup: Interval
+    work: ProjectedWork
+    step_ns: Range
+    speedup: Range
     """Work per time over the recorded one's; of usual steps where `step_ns` is one, of mean steps where it is that."""
     busy_ns: float
     host_floor_ns: float
@@ -214,7 +206,7 @@ class Reason:
 class Explanation:
     first: str
     second: str
-    factor: Interval
+    factor: Range
     """Work per time of the first over the second."""
     summary: str
     reasons: tuple[Reason, ...]
@@ -225,7 +217,7 @@ class Projection:
     """The recorded step on the GPUs that were asked for, best first."""
 
     summary: str
-    recorded: Recorded
+    recorded: RecordedStep
     asked: Asked
     gpus: tuple[OnGpu, ...]
     explanation: Explanation | None

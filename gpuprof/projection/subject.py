@@ -11,12 +11,12 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.projection.changes.depth import Layers
 from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import MemoryFix
-from gpuprof.projection.projection import Interval
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import U8, Mask
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Subject:
     quicker: Graph
     slower: Graph
     """The graphs at the ends of the CPU time's interval."""
-    step_ns: Interval
+    step_ns: Range
     """The mean step, as the diagnosis has it."""
     mean: MeanStep
     """How the mean step follows from a graph."""

@@ -29,10 +29,11 @@ def is_capturing() -> bool:
 
 
 def has_gpu_support() -> bool:
-    """Whether this torch was built for GPUs, so that CUDA graphs are possible."""
+    """Whether this torch was built for GPUs, so that CUDA graphs are possible. As torch.backends.cuda.is_built says,
+    but also while torch is being imported: it imports its loaders before its back ends."""
     import torch
 
-    return torch.backends.cuda.is_built()
+    return bool(torch._C._has_cuda)
 
 
 def capturing_check() -> Callable[[], bool]:

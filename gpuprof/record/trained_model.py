@@ -106,10 +106,20 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in optimizer_parameters(inner)),
         "tensors": len(optimizer_parameters(inner)),
         "groups": len(inner.param_groups),
+        "distinct_groups": len(set(map(_settings, inner.param_groups))),
         "fused": defaults.get("fused"),
         "foreach": defaults.get("foreach"),
         "state_bytes": state,
     }
+
+
+def _settings(group: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What a parameter group says of how to update its parameters. A tensor (a learning rate for graphs) is not read:
+    it is the same as itself only."""
+    import torch
+
+    settings = ((name, value) for name, value in group.items() if name not in ("params", "param_names", "name"))
+    return tuple(sorted((n, str(id(v)) if isinstance(v, torch.Tensor) else repr(v)) for n, v in settings))
 
 
 def idle_gradients(model: Any, updated: set[int]) -> dict[str, int]:

@@ -10,7 +10,8 @@ from gpuprof.report.terminal.drawn import WIDTH, drawn
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
-    from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.finding_model import Finding
     from gpuprof.projection.projection import Projection
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprof.diagnosis.comparison.comparison import Comparison, Term
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.report.words import comparison_words as words
 
 _COPIES = ("memcpy", "memset")
@@ -21,7 +21,7 @@ def step_bars(comparison: Comparison) -> tuple[Bar, Bar]:
         sums[1] += term.b_ns
     work = [(key, False) for key in ("compute", "communication", "copy") if (key, False) in keys]
     waits = sorted((key for key in keys if key[1]), key=lambda key: -max(keys[key]))
-    parts = [tuple(Part(key[0], keys[key][side], key[1]) for key in (*work, *waits)) for side in (0, 1)]
+    parts = [tuple(BarPart(key[0], keys[key][side], key[1]) for key in (*work, *waits)) for side in (0, 1)]
     step = comparison.step
     return Bar(comparison.a.device, step.a_ns, parts[0]), Bar(comparison.b.device, step.b_ns, parts[1])
 

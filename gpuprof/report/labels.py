@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from gpuprof.diagnosis.mean_step.budget_model import NAMES
-from gpuprof.diagnosis.verdict.step_parts import Part
+from gpuprof.diagnosis.verdict.step_parts import BarPart
 
 STREAMS = "other streams"
 PARTS = MappingProxyType(
@@ -72,7 +72,7 @@ def cause(key: str) -> str:
     return "other ranks" if key == "communication" else PARTS.get(key, key.replace("_", " "))
 
 
-def part(one: Part) -> str:
+def part(one: BarPart) -> str:
     """A part of the step."""
     if one.on_streams:
         return STREAMS

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.diagnosis.verdict.headline import headline, key_and_why

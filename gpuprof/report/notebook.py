@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.diagnosis.verdict.headline import headline, key_and_why
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.report import labels, stepbar
 from gpuprof.report.as_text import predicted
 from gpuprof.report.code_lines import blocks
@@ -212,11 +213,11 @@ def _bar(bar: Bar, named: bool) -> str:
     return f'{label}{drawn}<p class="legend">{keys}</p>'
 
 
-def _kind(part: Part) -> str:
+def _kind(part: BarPart) -> str:
     return "idle" if part.idle else "work"
 
 
-def _entry(part: Part, bar: Bar) -> str:
+def _entry(part: BarPart, bar: Bar) -> str:
     waiting = "idle: " if part.idle and part.key != step_parts.IDLE else ""
     return _text(f"{waiting}{labels.part(part)} {share(part.ns, bar.total_ns)}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.units import Convention, Share
 
 
@@ -54,7 +54,7 @@ PAINTS = {
 WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
 
 
-def paint(part: Part) -> Paint:
+def paint(part: BarPart) -> Paint:
     """The paint of a part; waiting for communication looks different from communication itself."""
     if part.idle and part.key == "communication":
         return WAITING_FOR_A_PEER

@@ -22,7 +22,7 @@ from gpuprof.timeline.backward_threads import backward_threads
 from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, inherit, inside
-from gpuprof.timeline.steps import Steps
+from gpuprof.timeline.steps import AnalysedSteps
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
 from gpuprof.units import Assumed, Code, Convention, Share
@@ -134,7 +134,7 @@ class HostPhases:
         return replace(self, op=phase, generation=generation, around=around)
 
 
-def host_phases(trace: Trace, nesting: Nesting, steps: Steps, links: Links) -> HostPhases:
+def host_phases(trace: Trace, nesting: Nesting, steps: AnalysedSteps, links: Links) -> HostPhases:
     """Phases of all ops of a trace."""
     ops = trace.ops
     mark = _marks(trace)
@@ -200,7 +200,7 @@ def _autograd_ops(trace: Trace) -> Mask:
 
 
 def _differentiable(
-    trace: Trace, nesting: Nesting, engine: Mask, within: Mask, graded: Mask, steps: Steps
+    trace: Trace, nesting: Nesting, engine: Mask, within: Mask, graded: Mask, steps: AnalysedSteps
 ) -> Intervals:
     """Backward passes that record a graph of themselves: the ops that most of their nodes run have sequence numbers,
     as they have with gradients on. Under checkpointing only the node that computes a block again has such ops.
@@ -302,7 +302,7 @@ def _spans(trace: Trace, rows: np.ndarray) -> tuple[I64, I64]:
 
 
 def _passes(
-    trace: Trace, rows: np.ndarray, engine: frozenset[int], steps: Steps, autograd: frozenset[int]
+    trace: Trace, rows: np.ndarray, engine: frozenset[int], steps: AnalysedSteps, autograd: frozenset[int]
 ) -> Intervals:
     """Backward passes as whole spans: the engine's ops of one pass, or the calls of its threads, with what lies
     between them.

@@ -41,7 +41,7 @@ _ONCE_A_PASS = frozenset({"aten::embedding", "aten::argmax", "aten::multinomial"
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class AnalysedSteps:
     """The steps that are analysed, in order, and the window they span."""
 
     source: str
@@ -71,13 +71,13 @@ def _same_but_numbers(one: str, other: str) -> bool:
     return _DIGITS.sub("#", one) == _DIGITS.sub("#", other)
 
 
-def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int = 0) -> Steps | None:
+def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int = 0) -> AnalysedSteps | None:
     """The steps of a trace, without the first `skip`; None if it holds nothing that takes time.
 
     `pattern`: regular expression on range or op names whose occurrences are the steps.
     """
     if pattern is not None:
-        steps: Steps | None = _named(trace, pattern)
+        steps: AnalysedSteps | None = _named(trace, pattern)
     else:
         steps = _marked_steps(trace, links) or _optimizer_steps(trace) or _periodic(trace, links)
         steps = steps and _without_cut(steps, links)
@@ -91,7 +91,7 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     return replace(steps, start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:])
 
 
-def possible(trace: Trace, steps: Steps) -> bool:
+def possible(trace: Trace, steps: AnalysedSteps) -> bool:
     """Whether the window is one that can have been recorded, and sums of times stay exact in 64 bits."""
     low, high = steps.window
     for table in (trace.ops, trace.calls, trace.gpu):
@@ -108,7 +108,7 @@ def whole_ns(trace: Trace) -> int:
     return 0 if whole is None else whole.window[1] - whole.window[0]
 
 
-def _named(trace: Trace, pattern: str) -> Steps:
+def _named(trace: Trace, pattern: str) -> AnalysedSteps:
     try:
         wanted = re.compile(pattern)
     except re.error as error:
@@ -122,13 +122,13 @@ def _named(trace: Trace, pattern: str) -> Steps:
     return _spans(trace, rows, "user_range", pattern)
 
 
-def _profiler_steps(trace: Trace) -> Steps | None:
+def _profiler_steps(trace: Trace) -> AnalysedSteps | None:
     names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep")]
     rows = np.flatnonzero(np.isin(trace.ops.name, names))
     return _merge_micro_steps(trace, _spans(trace, rows, "profiler_step", "ProfilerStep#*")) if len(rows) else None
 
 
-def _marked_steps(trace: Trace, links: Links) -> Steps | None:
+def _marked_steps(trace: Trace, links: Links) -> AnalysedSteps | None:
     """The steps that ranges mark. A ProfilerStep around many iterations of a serving engine is none of them."""
     profiler, engine = _profiler_steps(trace), _engine_iterations(trace, links)
     if profiler is not None and (engine is None or len(engine.start_ns) <= len(profiler.start_ns)):
@@ -136,7 +136,7 @@ def _marked_steps(trace: Trace, links: Links) -> Steps | None:
     return engine or profiler or _user_ranges(trace)
 
 
-def _engine_iterations(trace: Trace, links: Links) -> Steps | None:
+def _engine_iterations(trace: Trace, links: Links) -> AnalysedSteps | None:
     """From the beginning of one iteration of a serving engine to that of the next: each is launched in a fraction of
     its time. The last one lasts until the GPU is done with it, and is left out where there are others."""
     ops = trace.ops
@@ -155,7 +155,7 @@ def _engine_iterations(trace: Trace, links: Links) -> Steps | None:
     return replace(found, end_ns=np.array([last]))
 
 
-def _user_ranges(trace: Trace) -> Steps | None:
+def _user_ranges(trace: Trace) -> AnalysedSteps | None:
     """The repeated range with "step", "iteration" or "batch" in its name that covers most of the recording."""
     ops = trace.ops
     annotations = np.flatnonzero(ops.kind == ANNOTATION)
@@ -164,7 +164,7 @@ def _user_ranges(trace: Trace) -> Steps | None:
         text = trace.strings[name]
         if _STEP_WORD.search(text) and not _NOT_A_STEP.search(text):
             groups.setdefault(_DIGITS.sub("#", text), []).append(name)
-    best: Steps | None = None
+    best: AnalysedSteps | None = None
     for name, ids in groups.items():
         rows = annotations[np.isin(ops.name[annotations], ids)]
         names = {unnumbered(trace.strings[i]) for i in ids}
@@ -175,12 +175,12 @@ def _user_ranges(trace: Trace) -> Steps | None:
     return best
 
 
-def _optimizer_steps(trace: Trace) -> Steps | None:
+def _optimizer_steps(trace: Trace) -> AnalysedSteps | None:
     """From the end of one optimizer step to the end of the next."""
     ends = _optimizer_ends(trace)
     if len(ends) < 2:
         return None
-    return Steps("optimizer", "Optimizer.step", ends[:-1], ends[1:], 0)
+    return AnalysedSteps("optimizer", "Optimizer.step", ends[:-1], ends[1:], 0)
 
 
 def _optimizer_ends(trace: Trace) -> I64:
@@ -195,7 +195,7 @@ def _optimizer_ends(trace: Trace) -> I64:
     return min(counts.values(), key=len) if counts else np.empty(0, np.int64)
 
 
-def _merge_micro_steps(trace: Trace, steps: Steps) -> Steps:
+def _merge_micro_steps(trace: Trace, steps: AnalysedSteps) -> AnalysedSteps:
     """Joins ProfilerSteps to one per optimizer step, if the optimizer steps in every k-th of them."""
     ends = _optimizer_ends(trace)
     at = np.searchsorted(steps.start_ns, ends, side="right") - 1
@@ -207,10 +207,10 @@ def _merge_micro_steps(trace: Trace, steps: Steps) -> Steps:
     last = at[at >= k - 1]
     first = last - k + 1
     cut = len(steps.start_ns) - k * len(last)
-    return Steps(steps.source, steps.name, steps.start_ns[first], steps.end_ns[last], cut, merged=k)
+    return AnalysedSteps(steps.source, steps.name, steps.start_ns[first], steps.end_ns[last], cut, merged=k)
 
 
-def _periodic(trace: Trace, links: Links) -> Steps | None:
+def _periodic(trace: Trace, links: Links) -> AnalysedSteps | None:
     """The period of the kernel sequence, inferred from kernels that run once a step.
 
     Layers repeat too: a period counts only if it holds a backward pass or, without any, what a model does once in a
@@ -240,7 +240,7 @@ def _periodic(trace: Trace, links: Links) -> Steps | None:
         starts = begun[marks]
         covers = (marks[-1] - marks[0] + period) >= 0.8 * len(names)
         if same >= 0.9 and covers and _is_whole_pass(trace, starts):
-            return Steps("periodicity", trace.strings[name], starts[:-1], starts[1:], 0)
+            return AnalysedSteps("periodicity", trace.strings[name], starts[:-1], starts[1:], 0)
     return None
 
 
@@ -256,21 +256,21 @@ def _is_whole_pass(trace: Trace, starts: I64) -> bool:
     return bool(np.all(np.diff(hits) > 0))
 
 
-def _spans(trace: Trace, rows: np.ndarray, source: str, name: str) -> Steps:
+def _spans(trace: Trace, rows: np.ndarray, source: str, name: str) -> AnalysedSteps:
     """Outermost, non-overlapping occurrences on the thread that has most of them."""
     ops = trace.ops
     rows = rows[ops.end_ns[rows] > ops.start_ns[rows]]
     if not len(rows):
-        return Steps(source, name, ops.start_ns[rows], ops.end_ns[rows], 0)
+        return AnalysedSteps(source, name, ops.start_ns[rows], ops.end_ns[rows], 0)
     rows = rows[ops.thread[rows] == busiest_thread(ops.thread[rows], ops.start_ns[rows])]
     rows = rows[np.lexsort((-ops.end_ns[rows], ops.start_ns[rows]))]
     start, end = ops.start_ns[rows], ops.end_ns[rows]
     reach = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end[:-1]]))
     keep = start >= reach
-    return Steps(source, name, start[keep], end[keep], 0)
+    return AnalysedSteps(source, name, start[keep], end[keep], 0)
 
 
-def _without_cut(steps: Steps, links: Links) -> Steps | None:
+def _without_cut(steps: AnalysedSteps, links: Links) -> AnalysedSteps | None:
     """Leaves out steps that the recording cut: no time, or far fewer launches than the others."""
     takes_time = steps.end_ns > steps.start_ns
     if not takes_time.any():
@@ -284,10 +284,12 @@ def _without_cut(steps: Steps, links: Links) -> Steps | None:
     keep = np.flatnonzero(whole)
     first, last = (int(keep[0]), int(keep[-1]) + 1) if len(keep) else (0, len(whole))
     cut = steps.cut + len(whole) - (last - first)
-    return Steps(steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged)
+    return AnalysedSteps(
+        steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged
+    )
 
 
-def _without_start_up(trace: Trace, links: Links, steps: Steps) -> Steps:
+def _without_start_up(trace: Trace, links: Links, steps: AnalysedSteps) -> AnalysedSteps:
     """Leaves out the first steps where the program's start takes much of them and next to nothing of those after."""
     if len(steps.start_ns) < 2:
         return steps
@@ -300,7 +302,7 @@ def _without_start_up(trace: Trace, links: Links, steps: Steps) -> Steps:
     return replace(steps, start_ns=steps.start_ns[first:], end_ns=steps.end_ns[first:], starting=steps.starting + first)
 
 
-def _whole(trace: Trace) -> Steps | None:
+def _whole(trace: Trace) -> AnalysedSteps | None:
     """The whole recording as one span: all that ran on the host or a device."""
     tables = [t for t in (trace.ops, trace.calls, trace.gpu) if len(t)]
     if not tables:
@@ -309,4 +311,4 @@ def _whole(trace: Trace) -> Steps | None:
     high = max(int(t.end_ns.max()) for t in tables)
     if high <= low:
         return None
-    return Steps("none", None, np.array([low]), np.array([high]), 0)
+    return AnalysedSteps("none", None, np.array([low]), np.array([high]), 0)

@@ -14,7 +14,7 @@ from gpuprof.timeline.links import Links, link
 from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
 from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_phases
 from gpuprof.timeline.startup import StartUp, start_up
-from gpuprof.timeline.steps import Steps, find_steps, possible
+from gpuprof.timeline.steps import AnalysedSteps, find_steps, possible
 from gpuprof.timeline.unit import Unit
 from gpuprof.timeline.workload import Workload, workload_of
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, U8, Trace
@@ -30,7 +30,7 @@ class Timeline:
     call_nesting: Nesting
     """Of calls."""
     links: Links
-    steps: Steps
+    steps: AnalysedSteps
     host: HostPhases
     category: U8
     """Per GPU event, index into CATEGORIES."""
@@ -95,7 +95,7 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
     )
 
 
-def _main_thread(trace: Trace, steps: Steps, host: HostPhases) -> int:
+def _main_thread(trace: Trace, steps: AnalysedSteps, host: HostPhases) -> int:
     """The thread whose range the steps are, else the one with most calls, else with most ops; never autograd's."""
     ops = trace.ops
     if steps.name is not None:

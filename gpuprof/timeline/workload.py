@@ -17,7 +17,7 @@ from gpuprof.timeline.backward_threads import GRADIENT_KERNEL, OPTIMIZER_KERNEL
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import OPTIMIZER, HostPhases
 from gpuprof.timeline.serving import Activity, activity_of, engine_of, is_iteration
-from gpuprof.timeline.steps import Steps
+from gpuprof.timeline.steps import AnalysedSteps
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, OP, U8, Trace
@@ -71,7 +71,7 @@ UNKNOWN = Workload("unknown")
 """Where nothing is known."""
 
 
-def workload_of(trace: Trace, steps: Steps, host: HostPhases, category: U8) -> Workload:
+def workload_of(trace: Trace, steps: AnalysedSteps, host: HostPhases, category: U8) -> Workload:
     """What the recording is of; `steps`: what is analysed of it; `category`: of every GPU event."""
     if sign := _sign_of_training(trace, host):
         return Workload("training", reason=sign)
@@ -131,7 +131,7 @@ def _reason(marks: list[str], engine: str | None) -> str:
     return "no backward pass, no optimizer and no gradients were recorded"
 
 
-def _one_token_passes(trace: Trace, steps: Steps) -> tuple[float, int | None]:
+def _one_token_passes(trace: Trace, steps: AnalysedSteps) -> tuple[float, int | None]:
     """(passes of one new token in a step, sequences of each), by what is embedded or attended; (0, None) if none."""
     ops, (low, high) = trace.ops, steps.window
     inside = (ops.kind == OP) & (ops.start_ns >= low) & (ops.start_ns < high) & (ops.dims != NO_TEXT)
@@ -170,7 +170,7 @@ def _shape(dims: str | None, at: int) -> tuple[int, ...]:
     return tuple(int(one) for one in _NUMBER.findall(texts[at])) if at < len(texts) else ()
 
 
-def _within_sampling(steps: Steps) -> bool:
+def _within_sampling(steps: AnalysedSteps) -> bool:
     """Whether the steps are those of the sampler, of which a request takes many."""
     return steps.source == "periodicity"
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE, SURE_GAIN
 from gpuprof.diagnosis.fixes.chance import probability, time_left
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.patches import current, names, patch_for
 from gpuprof.trial.trial import Advised, Fix, Interval
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)

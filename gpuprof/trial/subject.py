@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE, SURE_GAIN
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.fixes.chance import probability
 from gpuprof.diagnosis.fixes.more_workers import usual_workers, with_more_workers
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
@@ -23,6 +23,7 @@ from gpuprof.trial.fixes import Candidate, saving
 from gpuprof.trial.own_flags import own_flags
 from gpuprof.trial.trial import Fix, Interval
 from gpuprof.units import Assumed, Seconds
+from gpuprof.value_range import Range
 
 START_S: Assumed[Seconds] = 20.0
 """Assumed time from the start of a training to its first step, if no run has measured it."""

@@ -15,8 +15,10 @@ from helpers.hostile import IMAGE, PAYLOADS, SCRIPT
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 import gpuprof
-from gpuprof.diagnosis.result.diagnosis import Considered, Diagnosis, Evidence, Finding, Issue, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue
+from gpuprof.diagnosis.result.finding_model import Considered, Evidence, Finding
 from gpuprof.report.names import escape
+from gpuprof.value_range import Range
 
 pytest_plugins = ["helpers.browser"]
 

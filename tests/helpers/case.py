@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-from gpuprof.diagnosis.analysis import Analysis, Question
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
-from gpuprof.diagnosis.result.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
+from gpuprof.diagnosis.recorded_facts import Question
+from gpuprof.diagnosis.result.run_model import Baseline, Run, RunMemory, StepWork, Telemetry, Throughput
 from gpuprof.diagnosis.run.stack import stack_of
 from gpuprof.replay.build.build import build
 from gpuprof.replay.graph import Graph
@@ -52,12 +53,12 @@ def only(module: ModuleType, case: Analysis, key: str = "") -> Proposal:
     return found[0]
 
 
-def run_of(work: Work | None = None, memory: RunMemory | None = None, telemetry: Telemetry | None = None) -> Run:
+def run_of(work: StepWork | None = None, memory: RunMemory | None = None, telemetry: Telemetry | None = None) -> Run:
     """A finished run about which only this is known."""
     nothing = Baseline(None, None, None, 0, None, 0, None, False)
     return Run(
         path="runs/one", status="finished", exit=None, step_source="optimizer", steps_seen=10, steps_total=None,
         remaining_ns=None, baseline=nothing, after_ns=None, throughput=Throughput(None, None, None),
-        work=work or Work(None, None, None, None), model=None, optimizer=None, loader=None,
+        work=work or StepWork(None, None, None, None), model=None, optimizer=None, loader=None,
         memory=memory or RunMemory(None, None, None), telemetry=telemetry, notes=(),
     )  # fmt: skip

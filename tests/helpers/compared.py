@@ -12,7 +12,9 @@ from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.detect.pair.side import Side
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.value_range import Range
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuprof.diagnosis.analysis import Analysis, Question
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.recorded_facts import Question
 from gpuprof.diagnosis.result.diagnosis import (
     CategoryTime,
     CauseTime,

@@ -36,3 +36,8 @@ def few(cases: Iterable[Any], kept: Collection[str]) -> list:
         one if one.id in kept else pytest.param(*one.values, id=one.id, marks=(*one.marks, pytest.mark.slow))
         for one in params
     ]
+
+
+def seeds(count: int) -> list:
+    """Seeds below `count`, every fifth of them in the quick run."""
+    return few(range(count), [str(seed) for seed in range(0, count, 5)])

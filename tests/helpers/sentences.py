@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.report.terminal.terminal import plain
 

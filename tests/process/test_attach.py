@@ -29,6 +29,7 @@ need("torch")
 def armed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArmedJob]:
     with job(tmp_path_factory.mktemp("armed")) as running:
         running.wait_for()
+        os.kill(running.pid, signal.SIGUSR1)  # longer steps: it trains for as long as these tests take
         yield running
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.installed import need
 
-from scenarios import campaign
+from scenarios import campaign, campaign_results
 from scenarios.catalogue import ROOT, Scenario, campaign_names, scenario
 
 need("torch", "transformers")
@@ -58,9 +58,9 @@ def test_programs_are_recorded_with_a_fix_too_or_only_with_it(tmp_path: Path):
 
 
 def test_spread_is_of_blocks_of_steps():
-    assert campaign.spread([10.0] * 40) == 0.0
-    assert campaign.spread([9.0, 11.0] * 20) == 0.0  # within each block of four
-    assert campaign.spread([9.0] * 20 + [11.0] * 20) == pytest.approx(0.1)
+    assert campaign_results.spread([10.0] * 40) == 0.0
+    assert campaign_results.spread([9.0, 11.0] * 20) == 0.0  # within each block of four
+    assert campaign_results.spread([9.0] * 20 + [11.0] * 20) == pytest.approx(0.1)
 
 
 def test_pieces_and_back(tmp_path: Path):
@@ -73,9 +73,9 @@ def test_pieces_and_back(tmp_path: Path):
     (run / "trace.rank0.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
     out = tmp_path / "out"
     out.mkdir()
-    campaign.pack(run, tmp_path / "programs.x.tar.xz")
-    assert "piece-0.tar" in campaign.put(tmp_path / "programs.x.tar.xz", out)
-    assert campaign.unpack(out / "piece-0.tar", tmp_path / "back") == ["programs.x"]
+    campaign_results.pack(run, tmp_path / "programs.x.tar.xz")
+    assert "piece-0.tar" in campaign_results.put(tmp_path / "programs.x.tar.xz", out)
+    assert campaign_results.unpack(out / "piece-0.tar", tmp_path / "back") == ["programs.x"]
     assert (tmp_path / "back/programs.x/manifest.json").read_text() == "{}"
     packed = (tmp_path / "back/programs.x/trace.rank0.json.gz").read_bytes()
     assert gzip.decompress(packed) == b'{"traceEvents": []}'
@@ -95,25 +95,28 @@ def test_a_campaign_times_records_and_goes_on_after_a_failure(tmp_path: Path):
     failed = [line for line in lines if "failed" in line]
     assert all("liger" in " ".join(line["output"]) for line in failed)
     assert {line["program"] for line in lines if line.get("exit") == 0} == set(names)
-    assert campaign.unpack(out / "piece-0.tar", tmp_path / "runs") == ["cases.host_reads", "programs.large_vocabulary"]
+    assert campaign_results.unpack(out / "piece-0.tar", tmp_path / "runs") == [
+        "cases.host_reads",
+        "programs.large_vocabulary",
+    ]
     assert (tmp_path / "runs/cases.host_reads/said.txt").exists()
 
 
 def test_truths_are_written_where_the_programs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign_results, "ROOT", tmp_path)
     (tmp_path / "programs/x").mkdir(parents=True)
     head = {"machine": {"gpus": ["a"]}, "versions": {"torch": "2"}, "each_s": 1, "rounds": 1}
     rows = [{"program": "programs/x", "fix": fix, "free_ms": ms, "spread": 0.01} for fix, ms in (("", 2.0), ("a", 1.0))]
     results = tmp_path / "results.jsonl"
     results.write_text("\n".join(map(json.dumps, [head, *rows, {"program": "programs/x", "fix": "b", "failed": "no"}])))
-    assert campaign.truths(results) == ["programs/x"]
+    assert campaign_results.truths(results) == ["programs/x"]
     truth = json.loads((tmp_path / "programs/x/truth.json").read_text())
     assert [(process["fix"], process["free_ms"]) for process in truth["processes"]] == [("", 2.0), ("a", 1.0)]
     results.write_text("\n".join(json.dumps(row | {"importing": 4, "free_ms": 9.0}) for row in [head, *rows]))
-    campaign.truths(results)
+    campaign_results.truths(results)
     assert len(json.loads((tmp_path / "programs/x/truth.json").read_text())["processes"]) == 4
     results.write_text("\n".join(json.dumps(row | {"importing": 0}) for row in [head, *rows]))
-    campaign.truths(results)
+    campaign_results.truths(results)
     truth = json.loads((tmp_path / "programs/x/truth.json").read_text())
     assert 9.0 not in [process["free_ms"] for process in truth["processes"]], "timed alone replaces timed among others"
     assert isinstance(scenario("programs/cpu_adam"), Scenario)

@@ -19,6 +19,7 @@ from helpers.installed import need
 from helpers.once import once
 from helpers.paths import ROOT
 from helpers.quick import few
+from helpers.warm_torch import warm_python
 
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER
 from gpuprof.report.terminal.memory_terminal import MARKS
@@ -163,7 +164,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def record(folder: Path) -> None:
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
-        done = gpuprof_command("trace", "train.py", cwd=folder)
+        done = gpuprof_command("trace", warm_python(), "train.py", cwd=folder)
         assert done.returncode == 0, done.stderr
         (folder / "said.txt").write_text(done.stderr, encoding="utf-8")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers import make_diagnosis as made
 from helpers.command import in_process, one_line
 from helpers.cpu_time import least_s
+from helpers.diagnosed import each_diagnosed_once
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
 
@@ -63,10 +65,16 @@ def test_two_formats_at_once_are_refused(command: tuple):
 # -- history
 
 
-def test_a_folder_of_runs_is_shown_oldest_first(tmp_path: Path):
-    for day, ms in ((1, 90.0), (2, 70.0), (3, 81.0)):
-        usual_run(ms).write(tmp_path / "runs" / f"2026-01-0{day}_000000_train")
-    done = in_process("history", tmp_path / "runs", "--last", "2", "--json")
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of runs of 90, 80 and 81 ms a step, each diagnosed once."""
+    runs = runs_of(tmp_path_factory.mktemp("history"), 90.0, 80.0, 81.0)
+    with each_diagnosed_once(runs.parent):
+        yield runs
+
+
+def test_a_folder_of_runs_is_shown_oldest_first(three_runs: Path):
+    done = in_process("history", three_runs, "--last", "2", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert document["schema"] == "gpuprof.history/1"
@@ -143,10 +151,9 @@ def test_the_run_at_which_the_step_became_slower_is_named_and_explained(tmp_path
     assert "A TAKES" not in done.stdout and "waterfall" in done.stdout
 
 
-def test_a_narrow_screen_shows_fewer_columns_and_keeps_the_tokens(tmp_path: Path):
-    runs = runs_of(tmp_path, 80, 81)
+def test_a_narrow_screen_shows_fewer_columns_and_keeps_the_tokens(three_runs: Path):
     for width in (40, 60):
-        head, *lines = in_process("history", runs, COLUMNS=str(width)).stdout.splitlines()
+        head, *lines = in_process("history", three_runs, "--last", "2", COLUMNS=str(width)).stdout.splitlines()
         assert len(lines) == 2 and all(len(line) <= width for line in (head, *lines))
         assert head.split()[-1] == "tokens/s" and all(line.split()[-1].replace(",", "").isdigit() for line in lines)
 

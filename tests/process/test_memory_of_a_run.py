@@ -23,8 +23,8 @@ SNAPSHOT = ROOT / "tests" / "data" / "snapshots" / "llama.pickle.gz"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _the_run_is_diagnosed_once() -> Iterator[None]:
-    with each_diagnosed_once():
+def _the_runs_are_diagnosed_once(loaded: Path) -> Iterator[None]:
+    with each_diagnosed_once(ROOT, loaded.parent):
         yield
 
 

@@ -26,7 +26,7 @@ def count(graph, _):
     return graph.forward
 
 def forward(x):
-    return model(x, x, tgt_mask=mask, tgt_is_causal=True if sys.argv[1] == "told" else None)
+    return model(x, x, tgt_mask=mask, tgt_is_causal=True if sys.argv[1] == "causal" else None)
 
 torch.compile(forward, backend=count)(samples)
 print(sum(captured))
@@ -34,12 +34,12 @@ print(sum(captured))
 """Prints how many calls are captured."""
 
 
-@pytest.mark.parametrize(("told", "least", "most"), [(False, 0, 10), (True, 40, 1000)])
-def test_torchs_own_transformer_is_compiled_only_if_it_is_told_that_its_mask_is_causal(
-    told: bool, least: int, most: int, tmp_path: Path
+@pytest.mark.parametrize(("says_causal", "least", "most"), [(False, 0, 10), (True, 40, 1000)])
+def test_torchs_own_transformer_is_compiled_only_if_the_caller_says_that_its_mask_is_causal(
+    says_causal: bool, least: int, most: int, tmp_path: Path
 ):
     (tmp_path / "counts.py").write_text(COUNTS)
-    words = [warm_python(), "counts.py", "told" if told else "untold"]
+    words = [warm_python(), "counts.py", "causal" if says_causal else "unknown"]
     done = finished(words, cwd=tmp_path, env=variables(OMP_NUM_THREADS="1"), text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert least <= int(done.stdout) <= most

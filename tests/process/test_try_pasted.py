@@ -62,7 +62,8 @@ def test_what_settles_a_fix_can_be_pasted(patch: Patch, whole: bool, run: Path, 
 
 
 def test_what_has_to_be_made_by_hand_first_is_not_tried_from_outside():
-    from gpuprof.diagnosis.result.diagnosis import Finding, Range
+    from gpuprof.diagnosis.result.finding_model import Finding
+    from gpuprof.value_range import Range
 
     gain = Range(1.0, 1.2, 1.4)
     chain = Finding(

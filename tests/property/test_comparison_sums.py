@@ -15,7 +15,7 @@ from gpuprof.diagnosis.comparison.compare import (
     phase_differences,
     terms,
 )
-from gpuprof.diagnosis.comparison.comparison import Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops, difference
 from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.detect.pair.cells import allot
@@ -94,7 +94,7 @@ def test_terms_and_phases_sum_to_both_steps(a, b):
 @given(any_facts(), any_facts(), st.sampled_from([None, 1.0, 8.0]))
 @settings(deadline=None)
 def test_mechanisms_and_the_rest_sum_to_the_difference(a, b, ratio):
-    work = None if ratio is None else Work("tokens", 100.0, 100.0 * ratio, ratio, ratio == 1, 1.0, 1.0)
+    work = None if ratio is None else ComparedWork("tokens", 100.0, 100.0 * ratio, ratio, ratio == 1, 1.0, 1.0)
     found = explain(a, b, work)
     found_there = sum(sum(phases.values()) for _, phases in found.parts)
     assert found_there + found.rest_ns == b.side.step_ns - a.side.step_ns

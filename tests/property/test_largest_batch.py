@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.costs.hardware import find
-from gpuprof.projection.memory.activations import Recorded
+from gpuprof.projection.memory.activations import RecordedPeak
 from gpuprof.projection.memory.memory import RecordedMemory, fit, usage
 
 
@@ -15,7 +15,7 @@ from gpuprof.projection.memory.memory import RecordedMemory, fit, usage
 @given(st.floats(1e8, 1e11), st.floats(1e3, 1e7), st.integers(1, 64), st.floats(1, 1e6), st.floats(0, 0.9))
 def test_the_largest_batch_fits_and_one_more_does_not(static, per_token, batch, tokens, fixed):
     above = per_token * tokens
-    recorded = RecordedMemory(int(static), Recorded(above, tokens, line_fixed_bytes=fixed * above))
+    recorded = RecordedMemory(int(static), RecordedPeak(above, tokens, line_fixed_bytes=fixed * above))
     use = usage(recorded)
     gpu = find("A100 SXM4 80GB")
     assert gpu is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
 from gpuprof.projection.memory import memory_changes as changes
-from gpuprof.projection.memory.activations import Loss, Recorded
+from gpuprof.projection.memory.activations import Loss, RecordedPeak
 from gpuprof.projection.memory.footprint import Footprint
 from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import recorded_footprint
@@ -21,7 +21,7 @@ def recordings(draw) -> RecordedMemory:
     layers, hidden = draw(st.integers(1, 80)), draw(st.sampled_from([512, 2048, 4096, 8192]))
     tokens = float(draw(st.integers(64, 65536)))
     above = draw(st.floats(0.01, 100)) * GIB
-    recorded = Recorded(
+    recorded = RecordedPeak(
         above_bytes=above,
         tokens=tokens,
         checkpointing=draw(st.booleans()),

@@ -30,7 +30,7 @@ from gpuprof.diagnosis.detect.pair.cells import busy_shares
 from gpuprof.diagnosis.detect.pair.counts import own_work
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.mean_step.baseline import step_time
-from gpuprof.diagnosis.result.diagnosis import Measured
+from gpuprof.diagnosis.result.finding_model import Measured
 from gpuprof.errors import GpuprofError
 from gpuprof.report.words.comparison_words import prediction
 from gpuprof.timeline.devices import COMPUTE

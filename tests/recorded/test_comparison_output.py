@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gpuprof.cli.shared.comparison_gates import METRICS, Outcome, judge, parse
 from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
-from gpuprof.diagnosis.comparison.comparison import Comparison, Note, Significance, Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, Comparison, Note, Significance
 from gpuprof.errors import GpuprofError
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report.page.comparison import render as page
@@ -111,7 +111,7 @@ def test_words():
     c = compared("tiny", "tiny.compile")
     step = c.step
 
-    def outcome(speedup: float, work: Work | None = None) -> str:
+    def outcome(speedup: float, work: ComparedWork | None = None) -> str:
         kind = "same" if speedup == 1 else "faster" if speedup > 1 else "slower"
         other = replace(step, speedup=speedup, outcome=kind, ratio=1 / speedup)
         return words.outcome(replace(c, step=other, work=work))
@@ -121,7 +121,7 @@ def test_words():
     assert outcome(1.042) == "B IS 4.2 % FASTER"
     assert outcome(1 / 1.12) == "B IS 12 % SLOWER"
     assert outcome(1 / 3) == "B TAKES 3.0× AS LONG"
-    tokens = Work("tokens", 128, 1024, 8, False, 500_000, 70_000)
+    tokens = ComparedWork("tokens", 128, 1024, 8, False, 500_000, 70_000)
     assert outcome(7.1, tokens) == "B IS 7.1× AS FAST PER TOKEN"
     assert words.work(replace(c, work=tokens)) == "128 → 1,024 tokens a step: 500 → 70 µs a token"
     assert words.work(replace(c, work=replace(tokens, b=128, equal=True))) == "128 tokens a step in both"
@@ -234,7 +234,7 @@ def test_what_is_counted_needs_no_test():
 def test_the_time_of_a_token_is_tested_by_itself():
     """Three times the tokens in about the same step: the steps do not differ, what a token takes does."""
     c = compared("tests/data/runs/tiny_lora", "tests/data/hosts/small_batch")
-    work = Work("tokens", 300, 100, 1 / 3, False, 20.0, 60.0)
+    work = ComparedWork("tokens", 300, 100, 1 / 3, False, 20.0, 60.0)
     c = replace(with_test(c, p=0.4, significant=False), work=work)
     assert c.significance is not None
     c = replace(c, significance=replace(c.significance, p_each=0.001))

@@ -42,7 +42,7 @@ def test_places_are_named_after_what_begins_them(run):
     assert seen >= 3
 
 
-@pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "unsloth_qlora"])
+@pytest.mark.parametrize("run", few(["tiny_lora", "dense8b_lora", "unsloth_qlora"], ["tiny_lora"]))
 def test_links_lead_to_the_modules_that_hold_most(run):
     """Each to another one, the one with most first, and none to a whole pass."""
     diagnosis = diagnosed(RUNS / run)

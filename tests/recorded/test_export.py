@@ -12,6 +12,7 @@ from pathlib import Path
 import helpers.trace_event_rules as rules
 import numpy as np
 import pytest
+from helpers.budgets import budget
 from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import HOSTILE
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
@@ -106,8 +107,8 @@ def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
     return [np.array([row[i] for row in rows], np.int64) for i in range(3)]
 
 
-@settings(deadline=None)
 @given(spans)
+@budget(30)
 def test_spans_of_a_track_lie_in_each_other_or_apart(rows):
     placed = place(*columns(rows))
     assert sorted(placed.order.tolist()) == list(range(len(rows)))

@@ -14,6 +14,7 @@ from helpers import diagnosed as recordings
 from helpers.make_samples import planted_samples, step_without, time_of, write_samples
 from helpers.paths import ROOT
 from helpers.present import present
+from helpers.quick import few
 from jsonschema import Draft202012Validator
 
 import gpuprof
@@ -81,7 +82,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
     return diagnosis_of
 
 
-@pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "trainer_lora"])
+@pytest.mark.parametrize("run", few(["tiny_lora", "dense8b_lora", "trainer_lora"], ["tiny_lora"]))
 def test_a_planted_function_has_its_time_and_its_price(run: str, sampled: Sampled):
     diagnosis, planted = sampled(run)
     case, host = analysis_of(diagnosis), diagnosis.host

@@ -7,7 +7,8 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT, SHARED
 from helpers.present import present
 
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 
 MS = 1e6
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
+from helpers.quick import few
 from helpers.traces import shared_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ from gpuprof.projection.gpu_names import gpu_named, variant_note
 from gpuprof.projection.project import project
 from gpuprof.projection.projected_step import ProjectedStep, combined
 from gpuprof.projection.projection import DOCUMENT as PROJECTION
-from gpuprof.projection.projection import Interval, Price
+from gpuprof.projection.projection import Price
 from gpuprof.projection.question import OPTIONS, parse_prices, question
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
@@ -41,6 +42,7 @@ from gpuprof.projection.sustained_rates import POWER_CONSTANT, power_limited_flo
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
+from gpuprof.value_range import Range
 
 RUNS = ROOT / "tests" / "data" / "runs"
 VALIDATOR = Draft202012Validator(PROJECTION.schema())
@@ -71,7 +73,10 @@ def _no_saved_measurements(monkeypatch, tmp_path):
 # -- the whole
 
 
-@pytest.mark.parametrize("name", ["dense8b_lora", "tiny_lora", "trl_sft", "unsloth_qlora", "trainer_lora"])
+@pytest.mark.parametrize(
+    "name",
+    few(["dense8b_lora", "tiny_lora", "trl_sft", "unsloth_qlora", "trainer_lora"], ["dense8b_lora", "tiny_lora"]),
+)
 def test_the_same_gpu_and_host_is_the_recorded_step(name):
     """Exactly: every change is none."""
     s = subject(name)
@@ -122,7 +127,7 @@ def test_what_the_profiler_cost_cancels_where_the_cpu_binds_on_both_gpus():
     assert on["memory"][1] > 1.2 * on["memory"][0], "the recorded step is not known, and the L4's does not follow it"
 
 
-def _width(one: Interval) -> float:
+def _width(one: Range) -> float:
     return math.log(one.high / one.low)
 
 
@@ -140,7 +145,7 @@ def test_usual_steps_are_compared_with_the_usual_step():
     assert not any("Usual steps" in text for text in alone.assumptions)
 
 
-@pytest.mark.parametrize("name", ["dense8b_lora", "tiny_lora"])
+@pytest.mark.parametrize("name", few(["dense8b_lora", "tiny_lora"], ["tiny_lora"]))
 def test_every_output_is_valid(name):
     found = gpuprof.project(
         diagnosed(RUNS / name), ["H100 SXM", "RTX 4090", "L4", "T4"], ranks=(2, 8), epoch_samples=10_000,
@@ -268,12 +273,12 @@ def test_measured_goes_before_the_table_and_that_before_the_model():
 
 def test_nothing_gets_most_done_that_gets_less_done():
     found = gpuprof.project(diagnosed(RUNS / "tiny_lora"), ["H100 SXM"]).gpus[0]
-    half, third = (dataclasses.replace(found, speedup=Interval(f, f, f), bound="memory") for f in (0.5, 1 / 3))
+    half, third = (dataclasses.replace(found, speedup=Range(f, f, f), bound="memory") for f in (0.5, 1 / 3))
     assert summarize([half]).startswith("H100 SXM5 80GB does 0.50× the recorded work per time, limited by memory")
     assert summarize([half, third]).startswith(
         "None of them gets as much done as the recorded GPU; H100 SXM5 80GB comes"
     )
-    twice = dataclasses.replace(half, speedup=Interval(2, 2, 2))
+    twice = dataclasses.replace(half, speedup=Range(2, 2, 2))
     assert summarize([twice, third]).startswith("H100 SXM5 80GB gets most done: 2.00× the recorded work per time")
 
 

@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 from helpers.quick import OF_EACH_KIND, few
 from rich.cells import cell_len
 
-from gpuprof.diagnosis.result.diagnosis import Finding
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.report.code_lines import without_alternatives, without_comments
 from gpuprof.report.page import content, step_bars
 from gpuprof.report.terminal.terminal import ANSWER_LINES, plain

@@ -12,7 +12,7 @@ from helpers.paths import ROOT
 from helpers.present import present
 from helpers.trials import make_run
 
-from gpuprof.diagnosis.result.diagnosis import Finding
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.report.words.fixes import worth_trying
 from gpuprof.trial.fixes import Candidate, advised
 from gpuprof.trial.subject import Subject, predict_workers, subject_of, with_workers

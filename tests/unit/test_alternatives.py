@@ -14,7 +14,7 @@ from gpuprof.diagnosis.analysis import Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
 from gpuprof.diagnosis.fixes import predict
 from gpuprof.diagnosis.fixes.alternatives import leaders_first
-from gpuprof.diagnosis.result.diagnosis import Finding
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.tracefile.trace import Mask
 

@@ -10,8 +10,10 @@ import pytest
 from helpers import make_diagnosis as made
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, GpuName, Issue, Quality, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, GpuName, Issue, Quality
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.written.brief import LARGEST_BYTES, dumps, schema
+from gpuprof.value_range import Range
 
 
 def read(diagnosis: Diagnosis) -> dict:

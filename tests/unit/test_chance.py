@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuprof.diagnosis.fixes.chance import probability, time_left, with_odds
-from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.value_range import Range
 
 GAINS = [Range(0.89, 1.25, 1.57), Range(0.97, 1.79, 2.06), Range(1.03, 1.05, 1.4), Range(0.8, 0.98, 1.1)]
 

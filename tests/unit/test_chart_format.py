@@ -17,9 +17,10 @@ from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from helpers.paths import ROOT
 from helpers.present import present
 
-from gpuprof.diagnosis.result.diagnosis import Finding, Range
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.report import charts
 from gpuprof.report.charts.style import number, plain
+from gpuprof.value_range import Range
 
 pytest_plugins = ["helpers.charts"]
 

@@ -14,7 +14,7 @@ from helpers.make_diagnosis import MS, STEPS, host_bound, two_devices, unusable
 from helpers.present import present
 from helpers.traces import shared_trace
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Finding, Range
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.ranks.summary import Job, Member, OnPath, RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
@@ -22,6 +22,7 @@ from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
 from gpuprof.report.charts.telemetry import _throttled
 from gpuprof.report.page.html import palette_css
+from gpuprof.value_range import Range
 
 pytest_plugins = ["helpers.charts"]
 

@@ -11,7 +11,7 @@ from gpuprof.diagnosis.comparison.compare import (
     compare_steps,
     compare_work,
 )
-from gpuprof.diagnosis.comparison.comparison import Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.detect.pair.cells import Cell, Cells
@@ -110,7 +110,7 @@ def test_fixes_that_only_their_findings_recognise():
     assert unadvised.id == "kernels"
 
 
-def first(a: Facts, b: Facts, work: Work | None = None) -> str:
+def first(a: Facts, b: Facts, work: ComparedWork | None = None) -> str:
     return explain(a, b, work).parts[0][0].id
 
 
@@ -184,7 +184,7 @@ def test_tokens_without_a_mask_all_count():
 
 
 def test_another_batch_comes_first():
-    work = Work("tokens", 128.0, 1024.0, 8.0, False, 1.0, 1.0)
+    work = ComparedWork("tokens", 128.0, 1024.0, 8.0, False, 1.0, 1.0)
     more = {cell: 2 * ns if cell[0] == "busy" else ns for cell, ns in BASE.items()}
     found = explain(make_facts(BASE, counts({})), make_facts(more, counts({})), work)
     assert found.parts[0][0].id == "larger_batch"

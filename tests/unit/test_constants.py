@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 from helpers.paths import ROOT
 
-from benchmarks.constants import STATUSES, VAGUE, constants, constants_of
+from benchmarks.constants import STATUSES, VAGUE, Constant, constants, constants_of
 from gpuprof import units
 from gpuprof.calibration.table import numbers
 
-FOUND = list(constants())
-OWN = [one for one in FOUND if not one.is_alias]
 WORDS = {name for name in vars(units) if name[0].isupper()} - {*STATUSES, "Annotated", "TypeVar", "Value"}
 
 
+@cache
+def own_numbers() -> tuple[Constant, ...]:
+    """All that are no second names of others; to find them takes as long as a hundred tests."""
+    return tuple(one for one in constants() if not one.is_alias)
+
+
 def test_every_number_says_how_well_it_is_known_and_its_unit():
-    assert len(OWN) > 1000
-    assert [f"{one.path}:{one.line} {one.name}" for one in OWN if not one.status] == [], "give them a type of units.py"
+    assert len(own_numbers()) > 1000
+    assert [f"{one.path}:{one.line} {one.name}" for one in own_numbers() if not one.status] == [], (
+        "give them a type of units.py"
+    )
 
 
 def test_units_are_known():
     """`dict[str, Ns]` and `tuple[Share, ...]` have the unit of what they hold."""
     containers = {"dict", "tuple", "str", "float"}
     used = {
-        node.id for one in OWN for node in ast.walk(ast.parse(one.unit)) if isinstance(node, ast.Name)
+        node.id for one in own_numbers() for node in ast.walk(ast.parse(one.unit)) if isinstance(node, ast.Name)
     } - containers  # fmt: skip
     assert used <= WORDS
     assert used >= WORDS - {"Count"}, "no number has this unit any more"
@@ -33,7 +40,7 @@ def test_units_are_known():
 
 def test_every_name_says_what_it_bounds():
     """In the calibration table as well: the code that uses a number of it names the table, not the subject."""
-    assert [f"{one.path}:{one.line} {one.name}" for one in OWN if one.is_vague] == []
+    assert [f"{one.path}:{one.line} {one.name}" for one in own_numbers() if one.is_vague] == []
     assert [name for name in numbers() if name.partition(".")[2] in VAGUE] == []
 
 
@@ -44,7 +51,7 @@ def test_only_numbers_count_as_made_from_the_table():
 
 
 def test_a_share_lies_between_0_and_1():
-    shares = {one.key: ast.parse(one.value, mode="eval").body for one in OWN if one.unit == "Share"}
+    shares = {one.key: ast.parse(one.value, mode="eval").body for one in own_numbers() if one.unit == "Share"}
     assert len(shares) > 200
     for key, value in shares.items():
         if not any(isinstance(node, ast.Name) for node in ast.walk(value)):
@@ -52,7 +59,7 @@ def test_a_share_lies_between_0_and_1():
 
 
 def test_a_measured_number_says_what_it_was_measured_on():
-    silent = [one.key for one in OWN if one.status == "Measured" and not one.text]
+    silent = [one.key for one in own_numbers() if one.status == "Measured" and not one.text]
     assert set(silent) <= {"gpuprof/diagnosis/ranks/rank_digests.py:WORKER_BYTES"}, "its text is below the next number"
 
 

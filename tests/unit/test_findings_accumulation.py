@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.findings import accumulation, larger_batch
 from gpuprof.diagnosis.fixes.predict import fixes
-from gpuprof.diagnosis.result.run_model import RunMemory, Work
+from gpuprof.diagnosis.result.run_model import RunMemory, StepWork
 
 PASS, OPTIMIZER = 40, 10
 """Launches of a forward pass, and of the optimizer."""
@@ -100,7 +100,7 @@ def test_memory_limits_the_micro_batch(tmp_path: Path):
     """100 GB of 140 are activations of one pass: twice that does not fit; 40 GB do."""
     for gigabytes, factor in ((100, None), (40, 2)):
         memory = RunMemory(10 << 30, None, (10 + gigabytes) << 30)
-        case = accumulating(tmp_path / str(gigabytes), 4, work=Work(32, None, None, 4), memory=memory)
+        case = accumulating(tmp_path / str(gigabytes), 4, work=StepWork(32, None, None, 4), memory=memory)
         found = list(accumulation.find(case))
         assert (found[0].title if found else None) == (factor and "micro-batch 8 × 4 → 16 × 2")
 

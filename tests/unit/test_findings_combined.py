@@ -19,9 +19,9 @@ from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.repeated import recomputed_passes
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
 from gpuprof.diagnosis.fixes import predict, predicted_step
-from gpuprof.diagnosis.fixes.predicted_step import Steps
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps
 from gpuprof.diagnosis.recorded.shares import Shares
-from gpuprof.diagnosis.result.diagnosis import Combined
+from gpuprof.diagnosis.result.finding_model import Combined
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.diagnosis.result.run_model import RunMemory
 from gpuprof.diagnosis.verdict.share_verdict import judge_shares
@@ -176,7 +176,7 @@ def test_what_is_computed_again_also_plans_again(tmp_path):
     assert recompute._planned_once(case, half) == {"new_shapes": pytest.approx(0.5, abs=0.01)}
     one, other = (proposal(lambda graph: graph, lumps={"new_shapes": left}) for left in (0.5, 0.1))
     mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=200 * MS, lumps_ns={"new_shapes": 100 * MS})
-    steps = Steps(case.with_facts(mean=mean))
+    steps = PredictedSteps(case.with_facts(mean=mean))
     assert steps.begin(case.graph, [], [one, other])() == pytest.approx(105 * MS)
 
 

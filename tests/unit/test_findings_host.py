@@ -455,12 +455,12 @@ def test_a_profiler_that_steps_within_the_optimizer(tmp_path):
 
 @pytest.mark.parametrize(("name", "op"), [("AdamW", "aten::_fused_adamw_"), ("AdamW8bit", "aten::_foreach_mul_")])
 def test_no_fused_optimizer_where_there_is_none_or_it_is_fused(tmp_path, name, op):
-    assert not list(optimizer.find(_optimizer(tmp_path, name, op, 40)))
+    assert not list(optimizer.find(_optimizer(tmp_path, name, op, 8)))
 
 
 @pytest.mark.parametrize(("torch", "offered"), [("2.11.0+cu130", False), ("2.13.0+cu130", True), (None, False)])
 def test_adagrad_is_fused_where_torch_can(tmp_path, torch: str | None, offered: bool):
-    case = _optimizer(tmp_path, "Adagrad", "aten::_foreach_mul_", 40)
+    case = _optimizer(tmp_path, "Adagrad", "aten::_foreach_mul_", 8)
     versions = {} if torch is None else {"torch_version": torch}
     assert bool(list(optimizer.find(case.with_facts(versions=versions)))) == offered
 

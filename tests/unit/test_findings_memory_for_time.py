@@ -12,7 +12,7 @@ from helpers.program import BF16, GB, MS, PRODUCT, US, Program, checkpointed
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import padding, recompute
-from gpuprof.diagnosis.result.run_model import RunMemory, Work
+from gpuprof.diagnosis.result.run_model import RunMemory, StepWork
 
 
 def test_without_checkpointing_the_repeated_forward_goes(tmp_path):
@@ -77,7 +77,7 @@ def padded(tmp_path, real: float) -> Analysis:
 
     for _ in range(4):
         program.step(body)
-    return program.case(tmp_path, run_of(work=Work(4.0, 8192.0, real * 8192, 1.0)))
+    return program.case(tmp_path, run_of(work=StepWork(4.0, 8192.0, real * 8192, 1.0)))
 
 
 def test_padding_costs_as_much_as_its_share_of_the_tokens(tmp_path):
@@ -94,7 +94,7 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
     """Few recorded steps can be of batches that are padded less, or more."""
     case = padded(tmp_path, 0.5)
     assert case.run
-    case = case.with_facts(run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
+    case = case.with_facts(run=replace(case.run, work=StepWork(4.0, 8192.0, 4096.0, 1.0, 0.25)))
     packed = only(padding, case, "packing")
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")

@@ -20,7 +20,7 @@ from gpuprof.diagnosis.findings import (
     padding,
 )
 from gpuprof.diagnosis.fixes.predicted_step import predict
-from gpuprof.diagnosis.result.run_model import Work
+from gpuprof.diagnosis.result.run_model import StepWork
 
 CONVOLVED = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
 TO_LAST = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float>"
@@ -237,7 +237,7 @@ def language(program: Program) -> None:
     backward(program, first, LAYERS)
 
 
-WORK = Work(4.0, 308.0, 200.0, 1.0, real_share=0.6)
+WORK = StepWork(4.0, 308.0, 200.0, 1.0, real_share=0.6)
 
 
 def test_what_a_model_is_trained_on_is_inferred_from_what_it_embeds_and_convolves(tmp_path):

@@ -10,7 +10,8 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
+from gpuprof.diagnosis.result.diagnosis import Replay
+from gpuprof.diagnosis.result.finding_model import Combined, Evidence, Finding, Remaining
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
@@ -18,6 +19,7 @@ from gpuprof.report import markdown
 from gpuprof.report.page.fix_cards import uncertain_mean
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal.terminal import plain
+from gpuprof.value_range import Range
 
 HOUR = 3600 * 10**9
 

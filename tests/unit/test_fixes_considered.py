@@ -21,12 +21,12 @@ from gpuprof.diagnosis.fixes.chance import time_left
 from gpuprof.diagnosis.fixes.predict import Fixes, fixes
 from gpuprof.diagnosis.fixes.predicted_step import Prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.transform import scale, scaled
 from gpuprof.report.words.fixes import why_first
+from gpuprof.value_range import Range
 
 
 def launching(tmp_path: Path, **run) -> Analysis:

@@ -32,7 +32,7 @@ FLOORS = (
     {"record"},
     {"nsight"},
     {"documents"},
-    {"bounds"},
+    {"bounds", "value_range"},
     {"runfile"},
     {"errors"},
     {"calibration"},
@@ -49,10 +49,11 @@ ALONE = {
     "errors": set(),
     "calibration": set(),
     "units": set(),
+    "value_range": set(),
 }
 """Rooms held to less than the floors below them: they run inside the process that is profiled, or are pure data."""
 
-STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration", "units"}
+STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration", "units", "value_range"}
 API = {"load", "diagnose", "compare", "project", "with_arguments", "Recorder"}
 
 
@@ -248,8 +249,10 @@ FINDINGS_RUN = (
     "mean_step.budget_model",
     "quarantine",
     "result.diagnosis",
+    "result.finding_model",
     "result.fix",
     "result.run_model",
+    "result.value_range",
 )
 """Of the room above them, what findings run: facts, and the plain data that they are about or make."""
 FINDINGS_NAME = ("analysis", "mean_step.run_budget", "recorded.frozen_passes")

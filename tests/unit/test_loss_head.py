@@ -16,7 +16,7 @@ from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.findings import fused_elementwise, fused_loss, needless_logits
 from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
-from gpuprof.diagnosis.result.run_model import Work
+from gpuprof.diagnosis.result.run_model import StepWork
 
 ROOT = Path(__file__).parents[2]
 TOKENS, HIDDEN, WORDS = 4096, 896, 151_936
@@ -50,7 +50,7 @@ def trained(folder: Path, *, words: int = WORDS, head_trained: bool = True, labe
     return made.case(folder, run=run)
 
 
-def _nothing() -> Work:
+def _nothing() -> StepWork:
     return run_of().work
 
 

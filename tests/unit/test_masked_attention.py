@@ -16,7 +16,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import masked_attention
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
-from gpuprof.diagnosis.result.run_model import Work
+from gpuprof.diagnosis.result.run_model import StepWork
 
 FORWARD, BACKWARD = (
     "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward",
@@ -48,7 +48,7 @@ def packed(
     document = json.loads(path.read_text())
     document["deviceProperties"] = H100
     path.write_text(json.dumps(document))
-    work = Work(1, 32768, None, 1, useful_pairs=useful)
+    work = StepWork(1, 32768, None, 1, useful_pairs=useful)
     return case_of(path, as_recorded=True, run=run_of(work=work))
 
 
@@ -131,7 +131,7 @@ SHORT, ONES = [8, 12, 2048, 64], [8, 1, 2048, 2048]
 """Queries, and a mask that is common to all heads."""
 
 
-def masked(folder: Path, mask=ONES, work: Work | None = None, model: dict[str, str] | None = None) -> Analysis:
+def masked(folder: Path, mask=ONES, work: StepWork | None = None, model: dict[str, str] | None = None) -> Analysis:
     """Attention with a mask in an encoder; the batches' mask was seen, and keeps all tokens."""
     made = Program()
     for _ in range(3):
@@ -145,7 +145,7 @@ def masked(folder: Path, mask=ONES, work: Work | None = None, model: dict[str, s
             made.mm(4096, 4096, 4096, gpu=5 * MS)
 
         made.step(body)
-    seen = work or Work(8, 16384, 16384, 1, real_share=1.0)
+    seen = work or StepWork(8, 16384, 16384, 1, real_share=1.0)
     return made.case(folder, replace(run_of(work=seen), model=model or {"class": "Encoder"}))
 
 
@@ -161,7 +161,7 @@ def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
 @pytest.mark.parametrize("mask", [[2048, 2048], [1, 1, 2048, 2048]])
 def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
     """It cannot be of padding, whatever the batches have."""
-    case = masked(tmp_path, mask, Work(8, 16384, 12000, 1, real_share=0.73))
+    case = masked(tmp_path, mask, StepWork(8, 16384, 12000, 1, real_share=0.73))
     proposal = only(masked_attention, case, "causal")
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(0.5 * 5 * MS, rel=0.05)
     assert "is_causal=True" in str(proposal.fix) and "later positions" in proposal.needs and proposal.odds < 0.9
@@ -170,10 +170,10 @@ def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
 @pytest.mark.parametrize(
     ("mask", "work", "model"),
     [
-        (ONES, Work(8, 16384, 12000, 1, real_share=0.73), None),
+        (ONES, StepWork(8, 16384, 12000, 1, real_share=0.73), None),
         ([8, 12, 2048, 2048], None, None),
         (ONES, None, {"class": "Bert", "module": "transformers.models.bert.modeling_bert"}),
-        (ONES, Work(8, 16384, None, 1), None),
+        (ONES, StepWork(8, 16384, None, 1), None),
     ],
     ids=["padding", "a bias of each head", "transformers leaves it out itself", "batches of unknown lengths"],
 )

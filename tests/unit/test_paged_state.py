@@ -6,7 +6,7 @@ import pytest
 
 from gpuprof.costs.hardware import find
 from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
-from gpuprof.projection.memory.activations import Recorded
+from gpuprof.projection.memory.activations import RecordedPeak
 from gpuprof.projection.memory.memory import RecordedMemory, Trained
 from gpuprof.projection.memory.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.projection.memory.paging import moved_ns
@@ -17,7 +17,7 @@ PARAMETERS = 2e9
 
 def memory(state_bytes: float = 8 * PARAMETERS, tensors: int = 40, adam: bool = True) -> RecordedMemory:
     trained = Trained(PARAMETERS, state_bytes, 2 * PARAMETERS, adam, False, tensors)
-    return RecordedMemory(30 * GIB, Recorded(10 * GIB, 4096.0, layers=32, hidden=4096), trained=trained)
+    return RecordedMemory(30 * GIB, RecordedPeak(10 * GIB, 4096.0, layers=32, hidden=4096), trained=trained)
 
 
 def fixes(found: RecordedMemory) -> dict[str, MemoryFix]:

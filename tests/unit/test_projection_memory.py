@@ -9,14 +9,14 @@ import pytest
 
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
-from gpuprof.projection.memory.activations import Line, Loss, Recorded, activations
+from gpuprof.projection.memory.activations import Line, Loss, RecordedPeak, activations
 from gpuprof.projection.memory.memory import RecordedMemory, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES
 from gpuprof.tracefile.run_folder.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT
 
 GB = 1e9
-PLAIN = Recorded(above_bytes=8 * GB, tokens=4_000)
+PLAIN = RecordedPeak(above_bytes=8 * GB, tokens=4_000)
 RECORDED = RecordedMemory(10_000_000_000, PLAIN, embedding_bytes=2 * GB)
 
 
@@ -62,7 +62,7 @@ def test_a_peak_in_the_loss_holds_no_gradients():
 
 
 def test_a_peak_of_the_optimizer_is_a_floor():
-    result = Recorded(7.3 * GB, 256, layers=4, hidden=4096, loss=Loss(128_256, 1.0), gradient_bytes=7.3 * GB,
+    result = RecordedPeak(7.3 * GB, 256, layers=4, hidden=4096, loss=Loss(128_256, 1.0), gradient_bytes=7.3 * GB,
                     temporary_bytes=7.3 * GB)  # fmt: skip
     found = activations(result)
     assert found.basis == "optimizer"
@@ -73,7 +73,7 @@ def test_a_peak_of_the_optimizer_is_a_floor():
 
 
 def test_a_loss_in_pieces_leaves_a_rest_that_stays():
-    result = Recorded(4 * GB, 4_000, checkpointing=True, layers=4, hidden=2880, loss=Loss(200_000, 0.25))
+    result = RecordedPeak(4 * GB, 4_000, checkpointing=True, layers=4, hidden=2880, loss=Loss(200_000, 0.25))
     found = activations(result)
     slope = 12 * 200_000 * 0.25 + 50 * 2880
     assert found.basis == "shape"

@@ -116,6 +116,10 @@ def test_a_weight_is_computed_again_at_each_use(tmp_path):
     gone = case.step_ns - case.step_of(fix.best(case.graph))
     forward = 2 * OP * 18
     assert forward + 2 * 20 * US * 18 * 0.9 < gone < forward + 2 * 20 * US * 18 * 1.1
+    # Plain layers compute none of the 20.
+    plain = only(finding, case, "plain")
+    assert plain.changes and plain.odds < 1
+    assert case.step_ns - case.step_of(plain.change(case.graph)) == pytest.approx(gone * 20 / 18, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,6 @@ def test_spectral_norms_of_a_measured_program():
     """torch.nn.utils.parametrize.cached() made it 2.8 to 3.2 times as fast, which was known when this was written; the
     prediction is lower."""
     found = diagnosed(ROOT / "scenarios" / "programs" / "spectral_heads" / "recording")
-    fix = next(one for one in found.worth_trying if one.id == "rebuilt_weights")
+    fix = next(one for one in found.worth_trying if one.title == finding.ONCE)
     assert "144 times" in fix.evidence[0].text and 2.2 < fix.speedup.high < 3.5
     assert found.above_reach is not None and found.above_reach.largest[0].finding == "rebuilt_weights"

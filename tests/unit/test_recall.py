@@ -22,7 +22,7 @@ from benchmarks.recall import (
     summary,
     with_section,
 )
-from gpuprof.diagnosis.result.diagnosis import Considered
+from gpuprof.diagnosis.result.finding_model import Considered
 from scenarios.catalogue import scenario
 
 SHOWN = Pair("a", "test", "x", "compile", Gain(1.2, 1.25, 1.3), "fixes", 1, (1.1, 1.3, 1.5), 0.95)

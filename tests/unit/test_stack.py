@@ -23,7 +23,7 @@ from gpuprof.diagnosis import findings
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.result.fix import Code, arguments
-from gpuprof.diagnosis.result.run_model import Work
+from gpuprof.diagnosis.result.run_model import StepWork
 from gpuprof.diagnosis.run.stack import Stack, stack_of
 from gpuprof.diagnosis.run.trainer_arguments import of_file
 from gpuprof.tracefile.recording import resolve
@@ -221,7 +221,7 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> tuple[Analysis, Analysis]:
     """A program with much to find, and a launch-bound recording."""
-    demo = case_of(RECORDING, ms=81, run=run_of(Work(4, 512, 512, 1)))
+    demo = case_of(RECORDING, ms=81, run=run_of(StepWork(4, 512, 512, 1)))
     return program_case(tmp_path_factory.mktemp("program")), demo
 
 
@@ -237,7 +237,7 @@ def program_case(tmp_path: Path) -> Analysis:
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    return case.with_facts(run=run_of(Work(8, 8192, 2048, 1)))
+    return case.with_facts(run=run_of(StepWork(8, 8192, 2048, 1)))
 
 
 CLASSES = (

@@ -121,3 +121,10 @@ def test_another_thread_is_not_the_training():
     assert found.ends == []
     found.clock.counted()
     assert found.ends == [1]
+
+
+def test_a_clock_can_begin_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch):
+    """torch imports its loaders, whose hooks make a clock, before its back ends."""
+    known = torch.backends.cuda.is_built()
+    monkeypatch.delattr(torch, "backends")
+    assert StepClock("optimizer", lambda: None).may_capture == known

@@ -165,6 +165,16 @@ def test_norms_of_gradients_stay_in_one_step_of_50(tmp_path: Path):
     assert case.step_of(present(proposal.worst)(case.graph)) < case.step_ns
 
 
+def test_the_optimizers_weight_decay_is_no_clipping(tmp_path: Path):
+    def logged(program: Training) -> None:
+        norms(program)
+        start = program.now
+        program.without_gradients(lambda: program.plain("_foreach_mul_", [4096, 1024], [], type=FLOAT))
+        program.trace.annotation("Optimizer.step#AdamW.step", start - 1, program.now)
+
+    assert only(step_metrics, trained(tmp_path, nothing, logged), "gradients")
+
+
 @pytest.mark.parametrize(("tensors", "then"), [(8, ""), (40, "mul_")], ids=["few", "clipping"])
 def test_norms_that_are_few_or_clip_are_no_log(tmp_path: Path, tensors: int, then: str):
     assert not list(step_metrics.find(trained(tmp_path, nothing, lambda program: norms(program, tensors, then))))

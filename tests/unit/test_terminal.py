@@ -15,8 +15,9 @@ from rich.text import Text
 
 from gpuprof.cli.shared.output import encodable
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Finding, Issue, Profiler, Quality, Range
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part, bars
+from gpuprof.diagnosis.result.diagnosis import Issue, Profiler, Quality
+from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart, bars
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
 from gpuprof.report.terminal.drawn import drawn
@@ -25,6 +26,7 @@ from gpuprof.report.terminal.step_lines import legend
 from gpuprof.report.terminal.terminal import ANSWER_LINES, plain, render
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.iteration_words import PAINTS as ITERATION_PAINTS
+from gpuprof.value_range import Range
 
 WIDTHS = (40, 80, 100, 132, 200)
 
@@ -205,15 +207,15 @@ def test_a_bar_is_of_one_step_also_where_several_were_recorded():
 
 
 def test_a_bar_draws_what_its_legend_names():
-    parts = tuple(Part(key, ns, False) for key, ns in (("compute", 9900), ("copy", 60), ("communication", 40)))
+    parts = tuple(BarPart(key, ns, False) for key, ns in (("compute", 9900), ("copy", 60), ("communication", 40)))
     assert cells(Bar(0, 10_000, parts), 60) == [59, 1, 0], "0.6 % is seen, 0.4 % is not"
 
 
 def test_small_parts_share_an_entry_of_thelegend():
     shares = (("compute", 6000, False), ("launch", 3500, True), ("python", 300, True), ("sync", 200, True))
-    (line,) = legend(Bar(0, 10_000, tuple(Part(*one) for one in shares)), 80, 0.05)
+    (line,) = legend(Bar(0, 10_000, tuple(BarPart(*one) for one in shares)), 80, 0.05)
     assert line.plain == "█ compute 60 %  idle 40 %: ░ launch 35 %  ∙╱ other 5 %"
-    (line,) = legend(Bar(0, 10_000, tuple(Part(*one) for one in shares[:3])), 80, 0.05)
+    (line,) = legend(Bar(0, 10_000, tuple(BarPart(*one) for one in shares[:3])), 80, 0.05)
     assert line.plain.endswith("∙ Python 3 %"), "one alone has its name"
 
 
@@ -229,7 +231,7 @@ def test_fills_stay_different_where_the_terminal_has_ascii_only():
 
 def test_a_bar_fills_its_width():
     for width in range(1, 200):
-        for bar in (*bars(host_bound()), *bars(two_devices()), Bar(0, 3, (Part("idle", 1, True),) * 3)):
+        for bar in (*bars(host_bound()), *bars(two_devices()), Bar(0, 3, (BarPart("idle", 1, True),) * 3)):
             assert sum(cells(bar, width)) == width
     assert cells(Bar(0, 0, ()), 10) == []
 

@@ -16,7 +16,7 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.fixes.trial_results import failures, with_measured
-from gpuprof.diagnosis.result.diagnosis import Finding, Range
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
@@ -26,6 +26,7 @@ from gpuprof.trial import folder_state, judge, plan, same_training
 from gpuprof.trial.fixes import Candidate, combination, parse
 from gpuprof.trial.trial import Baseline, Fix, Interval, Next, Process, Row, Sameness, Stop, Trial
 from gpuprof.trial.trial_json import dumps, keep, schema
+from gpuprof.value_range import Range
 
 MS = 1_000_000
 R = Range(1.0, 2.0, 3.0)

@@ -15,15 +15,15 @@ from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.fixes import predict
-from gpuprof.diagnosis.fixes.predicted_step import Prediction, Steps, prediction
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, prediction
 from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
 from gpuprof.diagnosis.mean_step.run_budget import _pace
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
 from gpuprof.replay.noise import change_noise, process_noise
 from gpuprof.replay.transform import scale, scaled
+from gpuprof.value_range import Range
 
 
 def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Analysis:
@@ -43,7 +43,7 @@ def half_of_the_gpu(case: Analysis) -> Proposal:
 
 
 def predicted(case: Analysis) -> Prediction:
-    return prediction(Steps(case), [half_of_the_gpu(case)])
+    return prediction(PredictedSteps(case), [half_of_the_gpu(case)])
 
 
 @pytest.mark.parametrize(("gpu", "widens"), [(2, False), (20, True), (100, False)])
@@ -54,7 +54,7 @@ def test_another_process_widens_a_gain_where_it_changes_what_limits(gpu: int, wi
     for _ in range(3):
         program.step(lambda: [program.small_mm(gpu=gpu * US) for _ in range(200)])
     case = program.case(tmp_path)
-    steps = Steps(case)
+    steps = PredictedSteps(case)
     wide = prediction(steps, [half_of_the_gpu(case)]).speedup
     steps.other_processes = ()
     narrow = prediction(steps, [half_of_the_gpu(case)]).speedup
@@ -94,7 +94,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     assert case.budget is not None
     case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
     never = Proposal("", (), Fix(), lambda graph: graph, lumps={"save": 0.0})
-    found = prediction(Steps(case), [never])
+    found = prediction(PredictedSteps(case), [never])
     away = math.hypot(math.log1p(noise_calibrated.GAIN.value), max(change_noise(2), math.log(2 / (1 + share))))
     assert found.speedup.expected == pytest.approx(2, rel=0.01)
     assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(away, abs=0.01)
@@ -199,9 +199,9 @@ def test_processes_of_a_host_bound_step_differ_more(tmp_path):
     for _ in range(3):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])
     case = program.case(tmp_path)
-    host_bound = prediction(Steps(case), [])
+    host_bound = prediction(PredictedSteps(case), [])
     gpu_bound = prediction(
-        Steps(case), [Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=20.0))]
+        PredictedSteps(case), [Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=20.0))]
     )
     assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * noise_calibrated.HOST_BOUND.value
     assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.3 * noise_calibrated.PROCESS.value
@@ -222,7 +222,7 @@ def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
     """Half of the CPU's time goes: whatever recording cost, the step is half as long."""
     case = recorded(tmp_path, 5)
     half = Proposal("", (), Fix(), partial(scaled, nodes=~case.graph.on_gpu, factor=0.5))
-    found = prediction(Steps(case), [half])
+    found = prediction(PredictedSteps(case), [half])
     quick, slow = (case.step_of(one) for one in (case.removal.quicker, case.removal.slower))
     assert slow / quick > 1.5
     assert found.step.high / found.step.low > slow / quick
@@ -235,7 +235,7 @@ def test_what_recording_cost_widens_a_gain_that_changes_what_binds(tmp_path):
     """The GPU works a little longer than the CPU launches: half of its work saves the more the less recording cost."""
     case = recorded(tmp_path, 100)
     half = Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
-    found = prediction(Steps(case), [half]).speedup
+    found = prediction(PredictedSteps(case), [half]).speedup
     assert math.log(found.high / found.expected) > 2 * max(
         change_noise(found.expected), math.log1p(noise_calibrated.GAIN.value)
     )

@@ -21,7 +21,7 @@ _LISTS = {
     "kernels": ("kernel_difference", ("name", "op", "change", "difference_ns"), "Whose difference is largest."),
 }
 """Key of the brief → (its rows' name in the comparison's schema, their keys, what they are)."""
-_WORDS = ("side", "step", "work", "significance")
+_WORDS = ("side", "step", "compared_work", "significance")
 _MOST_ROWS: Convention[Rows] = 6
 _LONGEST_KERNEL_NAME: Convention[Characters] = 80
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.comparison.comparison import (
+    ComparedWork,
     Comparison,
     Mechanism,
     Outcome,
@@ -17,7 +18,6 @@ from gpuprof.diagnosis.comparison.comparison import (
     Significance,
     Step,
     Term,
-    Work,
 )
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
 from gpuprof.diagnosis.comparison.leftovers import WORK
@@ -112,7 +112,7 @@ def _known(a: Steps, b: Steps) -> tuple[Known, Known]:
 # -- step and work
 
 
-def compare_work(a: Side, b: Side) -> Work | None:
+def compare_work(a: Side, b: Side) -> ComparedWork | None:
     """How much more work B does in a step, by the best measure that both have; None if there is none, or if nothing
     hints at another batch."""
     measures: tuple[tuple[Literal["tokens", "samples"], Pair, Pair], ...] = (
@@ -125,12 +125,12 @@ def compare_work(a: Side, b: Side) -> Work | None:
             each = a.step_ns / before, b.step_ns / after
             if not equal and before_ns and after_ns and a.known == b.known == "unprofiled":
                 each = before_ns, after_ns
-            return Work(measure, before, after, ratio, equal, *each)
+            return ComparedWork(measure, before, after, ratio, equal, *each)
     before, after = a.product_flops, b.product_flops
     # Other matmuls (grouped ones, those of other modules) have other FLOPs without another batch.
     if before and after and abs(b.products - a.products) <= OTHER_MATMULS * a.products:
         ratio = after / before
-        return Work("product FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
+        return ComparedWork("product FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
     return None
 
 
@@ -145,7 +145,7 @@ def counted_tokens(a: Side, b: Side) -> Pair:
     return a.tokens, b.tokens
 
 
-def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | None) -> Step:
+def compare_steps(a: Side, b: Side, work: ComparedWork | None, tested: Significance | None) -> Step:
     """The steps and which is faster, by the time for the same work if the work is known to differ."""
     ratio = b.step_ns / a.step_ns
     other_work = work is not None and not work.equal and work.measure != "product FLOPs"
@@ -217,7 +217,7 @@ def rank_differences(a: Diagnosis, b: Diagnosis) -> tuple[RankDifference, ...] |
 # -- in words
 
 
-def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...], unit: Unit) -> str:
+def _summary(step: Step, work: ComparedWork | None, mechanisms: tuple[Mechanism, ...], unit: Unit) -> str:
     """The outcome and its first reason, in a sentence or two."""
     if not step.difference_ns and all(not m.difference_ns for m in mechanisms):
         return f"A and B do not differ: their {unit}s take the same time in every category."

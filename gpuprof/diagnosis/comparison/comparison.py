@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from gpuprof import documents
 from gpuprof.bounds import OneOf, Share, Signed
 from gpuprof.diagnosis.detect.pair.side import Known, Side
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.timeline.unit import STEP, Unit, common_unit
 from gpuprof.tracefile.source import Severity
+from gpuprof.value_range import Range
 
 SCHEMA = "gpuprof.comparison/1"
 DOCUMENT = documents.Kind(SCHEMA, left_out=("diagnoses",))
@@ -24,7 +25,7 @@ Outcome = Literal["faster", "slower", "same", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComparedWork:
     """How much more work B does in a step, by the best measure that both have."""
 
     measure: Literal["tokens", "samples", "product FLOPs"]
@@ -242,7 +243,7 @@ class Comparison:
     a: Side
     b: Side
     step: Step
-    work: Work | None
+    work: ComparedWork | None
     significance: Significance | None
     summary: str
     mechanisms: tuple[Mechanism, ...]

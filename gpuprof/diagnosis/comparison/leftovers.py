@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log
 
-from gpuprof.diagnosis.comparison.comparison import Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork
 from gpuprof.diagnosis.detect.batches.fewer_tokens import LEAST_PADDING
 from gpuprof.diagnosis.detect.pair.candidates import (
     HOST_CAUSES,
@@ -35,7 +35,7 @@ PADDING_EXPLAINS: Assumed[Share] = 0.5
 than this part of the change."""
 
 
-def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[Candidate]:
+def leftovers(a: Facts, b: Facts, work: ComparedWork | None, changed: bool) -> Iterator[Candidate]:
     """Candidates for the rest; `changed`: whether a change of the program was found."""
     padding = list(_padding(a.side, b.side, work, a.unit))
     yield from padding or _work(a.side, b.side, work, a.unit)
@@ -44,7 +44,7 @@ def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[
     yield from _pace(a, b, changed)
 
 
-def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate]:
+def _work(a: Side, b: Side, work: ComparedWork | None, unit: Unit) -> Iterator[Candidate]:
     if work is None or work.equal:
         return
     if work.measure == "product FLOPs":
@@ -58,7 +58,7 @@ def _work(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate
     yield Candidate(name, f"other work in {unit.a}", text, lambda cell: WEAK_WEIGHT)
 
 
-def _padding(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Candidate]:
+def _padding(a: Side, b: Side, work: ComparedWork | None, unit: Unit) -> Iterator[Candidate]:
     """If the share of padding differs and explains most of the change of the batch."""
     if work is None or work.measure != "tokens" or not (a.tokens and b.tokens):
         return

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
-from gpuprof.diagnosis.comparison.comparison import Mechanism, PhaseShare, Step, Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, Mechanism, PhaseShare, Step
 from gpuprof.diagnosis.comparison.leftovers import WORK, leftovers
 from gpuprof.diagnosis.comparison.predictions import combined, predictions
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
@@ -31,7 +31,7 @@ class Explained:
     rest_ns: int
 
 
-def explain(a: Facts, b: Facts, work: Work | None, related: bool = True) -> Explained:
+def explain(a: Facts, b: Facts, work: ComparedWork | None, related: bool = True) -> Explained:
     """The changes between two recordings, and the part of B's step − A's step that each explains; `related`: whether
     one may be the other with a fix.
 
@@ -74,7 +74,12 @@ def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str,
 
 
 def mechanisms(
-    explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis] | None
+    explained: Explained,
+    a: Facts,
+    b: Facts,
+    step: Step,
+    work: ComparedWork | None,
+    both: tuple[Diagnosis, Diagnosis] | None,
 ) -> Iterator[Mechanism]:
     """The explained parts, each with what either diagnosis in `both` predicted for such a fix; `both` None: neither is
     the other with a fix."""

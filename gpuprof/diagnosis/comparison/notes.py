@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.comparison.comparison import KernelDifferences, Mechanism, Note, Significance, Step, Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, KernelDifferences, Mechanism, Note, Significance, Step
 from gpuprof.diagnosis.comparison.kernels import SAME_KERNELS, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -15,7 +15,7 @@ from gpuprof.diagnosis.result.run_model import Energy
 from gpuprof.timeline.unit import Unit
 
 
-def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
+def notes(a: Facts, b: Facts, step: Step, work: ComparedWork | None, tested: Significance | None) -> Iterator[Note]:
     if a.stepless:
         yield Note(
             "no_steps",
@@ -93,7 +93,7 @@ def _step_notes(a: Side, b: Side, unit: Unit) -> Iterator[Note]:
         )
 
 
-def _work_notes(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Note]:
+def _work_notes(a: Side, b: Side, work: ComparedWork | None, unit: Unit) -> Iterator[Note]:
     if work is None:
         yield Note(
             "work_unknown",
@@ -121,7 +121,7 @@ def _work_notes(a: Side, b: Side, work: Work | None, unit: Unit) -> Iterator[Not
         yield from _padding_notes(a, b)
 
 
-def _timed_over(a: Side, b: Side, work: Work, unit: Unit) -> str:
+def _timed_over(a: Side, b: Side, work: ComparedWork, unit: Unit) -> str:
     means = (a.token_ns, b.token_ns) if work.measure == "tokens" else (a.sample_ns, b.sample_ns)
     return f", over all {unit}s timed without a profiler" if means == (work.a_ns_per, work.b_ns_per) else ""
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from gpuprof.diagnosis.comparison.comparison import Prediction, Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, Prediction
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.plug_ins import declarations
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.units import Assumed, Share
+from gpuprof.value_range import Range
 
 LIKE_PREDICTED: Assumed[Share] = 0.2
 """A prediction is used if its work differs from the work done by at most this share."""
 
 
-def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Prediction]:
+def predictions(name: str, a: Facts, b: Facts, work: ComparedWork | None) -> Iterator[Prediction]:
     """What each side's diagnosis predicted for a fix that the other side has."""
     ratio = work.ratio if work else 1.0
     other_work = work is not None and not work.equal

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.comparison.comparison import Significance, Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, Significance
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.run.run import unprofiled_steps
 from gpuprof.tracefile.trace import F64, I64
@@ -28,7 +28,7 @@ CORRELATED: Assumed[Share] = 0.3
 """Correlation of a step with the next above which a note says that p is too small."""
 
 
-def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Significance | None:
+def significance(a: Diagnosis, b: Diagnosis, work: ComparedWork | None = None) -> Significance | None:
     """The test over unprofiled steps if both have some, else over recorded ones; None without steps."""
     of, before, after = "unprofiled", unprofiled(a), unprofiled(b)
     if not (len(before) and len(after)):

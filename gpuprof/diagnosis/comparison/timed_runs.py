@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.comparison.comparison import Mechanism, PhaseShare, Prediction, Step, Work
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, Mechanism, PhaseShare, Prediction, Step
 from gpuprof.diagnosis.comparison.predictions import predictions
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
@@ -84,7 +84,7 @@ def _cells(step: CpuStep) -> Cells:
 
 
 def timed_mechanisms(
-    a: Diagnosis, b: Diagnosis, one: Facts, other: Facts, step: Step, work: Work | None
+    a: Diagnosis, b: Diagnosis, one: Facts, other: Facts, step: Step, work: ComparedWork | None
 ) -> Iterator[Mechanism]:
     """The parts of the difference, largest first, with what either run's diagnosis predicted for more workers."""
     rows = [

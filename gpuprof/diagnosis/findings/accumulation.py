@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import Code, call, joined
 from gpuprof.diagnosis.sentences import duration
@@ -140,7 +140,7 @@ def _parts_factor(case: Analysis, inner: InnerPasses) -> tuple[int, float] | Non
     return next(((k, ns) for k, ns in steps.items() if ns <= (1 + SAME_PACE) * min(steps.values())), None)
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """What small parts of a batch in a loss take more than larger ones."""
     inner = inner_passes(case)
     chosen = None if inner is None else _parts_factor(case, inner)
@@ -186,4 +186,5 @@ FINDING = Declaration(
     same_ops=True,
     ledger=LedgerParts(ledger_parts, stage="repeated"),
     synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
+    titles=("parts_of_the_batch_in_the_loss_as_large",),
 )

@@ -36,7 +36,7 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.quarantine import COMPILES_ITSELF
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.batch import model_phases

@@ -33,7 +33,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.batch import model_phases

@@ -33,7 +33,7 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Absent, Page, Proposal
 from gpuprof.diagnosis.detect.gpu.linear_layers import LayerMatmul, layer_matmuls
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_regions import (
 from gpuprof.diagnosis.detect.compiled.uncompiled import uncompiled
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, preparing

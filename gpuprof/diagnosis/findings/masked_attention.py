@@ -27,7 +27,7 @@ from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.diagnosis.result.diagnosis import Evidence
+    from gpuprof.diagnosis.result.finding_model import Evidence
 
 MOST_USEFUL: Assumed[Share] = 0.6
 """Largest useful share of a row's scores for a proposal: lengths within one batch differ by as much."""

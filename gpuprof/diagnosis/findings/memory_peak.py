@@ -28,7 +28,7 @@ from gpuprof.units import Assumed, Bytes, Convention, Elements, Published, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.projection.memory.activations import Recorded
+    from gpuprof.projection.memory.activations import RecordedPeak
     from gpuprof.projection.memory.memory import RecordedMemory, Trained
 
 REPEATED_FORWARD: Assumed[tuple[Ratio, Ratio, Ratio]] = (0.85, 1.0, 1.1)
@@ -102,7 +102,7 @@ def offers(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
     yield from _passes(memory)
 
 
-def _checkpointing(recorded: Recorded) -> list[MemoryFix]:
+def _checkpointing(recorded: RecordedPeak) -> list[MemoryFix]:
     layers, hidden = recorded.layers, recorded.hidden
     if not layers or not hidden or recorded.checkpointing:
         return []
@@ -116,7 +116,7 @@ def _checkpointing(recorded: Recorded) -> list[MemoryFix]:
     ]  # fmt: skip
 
 
-def _loss(recorded: Recorded) -> list[MemoryFix]:
+def _loss(recorded: RecordedPeak) -> list[MemoryFix]:
     if not recorded.hidden or recorded.loss is None or not recorded.loss.whole:
         return []
     return [MemoryFix("chunked_loss", "chunked or fused loss", changes.chunked_loss(recorded.hidden))]

@@ -17,12 +17,13 @@ from gpuprof.calibration import reference as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
 from gpuprof.diagnosis.detect.gpu.fused_sequences import FILTER_WIDTHS, causal_convolutions
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.result.diagnosis import Evidence, Issue
+from gpuprof.diagnosis.result.diagnosis import Issue
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import as_fix, code
 from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.sentences import duration
@@ -207,14 +208,14 @@ def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Modules for which a library warned that it uses a slow reference implementation."""
     names = _reference_modules(case)
     nodes = modules_nodes(case, names)
     if nodes is None or not nodes.any():
         return
     left = calibrated.REFERENCE_LEFT.value
-    yield Part(
+    yield LedgerPart(
         kind="gpu",
         what=f"a reference implementation in {', '.join(names[:MOST_SHOWN])}",
         nodes=nodes,

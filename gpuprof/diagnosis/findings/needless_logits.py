@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.batches.fewer_tokens import left_with
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.losses.loss_head import LossHead, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
@@ -161,7 +161,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     return less_loss(a, b, PAGE.id, TITLE)
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Logits of tokens without a label, and their part of the loss."""
     found = _unlabelled(case)
     if found is None:
@@ -169,7 +169,7 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     share, _, nodes = found
     left = left_for(case, share, 1)
     own = float(case.graph.duration_ns[nodes].sum())
-    yield Part(
+    yield LedgerPart(
         kind="gpu",
         what=f"logits of tokens without a label, {100 * (1 - share):.0f} % of them",
         nodes=nodes,

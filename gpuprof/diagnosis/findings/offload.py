@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call, code, joined
@@ -305,7 +305,7 @@ _HEADLINES = {
 }
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Data kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
     found = find_offload(case)
     if found is None:

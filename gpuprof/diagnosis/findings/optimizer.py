@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.gradient_scaler import STEP, gradient_scaler
@@ -17,19 +18,22 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.loops.parameter_groups import FEWEST_GROUPS, find_parameter_groups
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.torch_version import is_before_2, torch_version
-from gpuprof.diagnosis.result.fix import Fix, call
+from gpuprof.diagnosis.result.fix import Fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.memory_fixes import OPTIMIZER as STATE
 from gpuprof.projection.memory.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph, launcher_of
+from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import OPTIMIZER
-from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
 from gpuprof.units import Published, Version
 
 if TYPE_CHECKING:
@@ -59,10 +63,12 @@ parameter's step count on the CPU. Optimizers of libraries, such as the Adafacto
 parameter to parameter and have no fused kernel: AdamW has. With a gradient scaler it checks on the GPU whether
 gradients overflowed, so `scaler.step` no longer waits for that value.
 """,
-    detected="""
+    detected=f"""
 A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
 its `Optimizer.step` range. Any other optimizer that updates one parameter after another in place, but for those
-that multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0.
+that multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0. Parameter groups: at least
+{FEWEST_GROUPS} calls of a fused op, or of each op on lists, in a step, of which at most half have settings of their own
+where the run says so.
 """,
     gain=f"""
 All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
@@ -73,7 +79,12 @@ Python code around the ops becomes {calibrated.OPTIMIZER_FOREACH_PYTHON.value:g}
 corrects a bias for each) or {calibrated.OPTIMIZER_LOOP_PYTHON.value:g} (from a loop). Reads of values in another
 optimizer's step are removed, too; AdamW in its place is listed under *Worth trying* (probability
 {calibrated.OTHER_OPTIMIZER_ODDS.value:g} that it trains as well, assumed). With few trainable parameters the gain is
-often within the noise and is then not shown.
+often within the noise and is then not shown. Parameter groups of the same settings become one: as many are left as have
+different settings, or {calibrated.GROUPS_LEFT.value:g} ({calibrated.GROUPS_LEFT.low:g} to
+{calibrated.GROUPS_LEFT.high:g}, assumed) where the run does not say, with a probability of
+{calibrated.GROUPS_ODDS.value:g} (assumed). Their kernels, and all but {calibrated.GROUPS_TENSORS.value:g}
+({calibrated.GROUPS_TENSORS.low:g} to {calibrated.GROUPS_TENSORS.high:g}, assumed) of the step's CPU time, shrink with
+the number of groups.
 """,
     wrong="""
 Parameters that are not floating-point cannot be fused, and `Adagrad` has no fused CUDA kernel in torch 2.11 and
@@ -110,6 +121,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     fusable = FUSABLE | {"Adagrad"} if torch_version(case) >= FUSED_ADAGRAD_FROM else FUSABLE
     if not names or is_before_2(case):
         return
+    yield from _groups(case, ranges)
     step = _step(case, ranges)
     if step is None:
         return
@@ -142,6 +154,48 @@ def find(case: Analysis) -> Iterator[Proposal]:
             claims=("optimizer_step",),
             key="other",
         )
+
+
+def _groups(case: Analysis, ranges: Mask) -> Iterator[Proposal]:
+    """Parameter groups of the same settings as one group."""
+    found = find_parameter_groups(case, ranges)
+    if found is None:
+        return
+    graph = case.graph
+    group = np.where(graph.waits, -1, nodes_in(graph, found.steps))
+    count, inside = len(found.steps), group >= 0
+    host, gpu = inside & ~graph.on_gpu, inside & graph.on_gpu
+    took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=count).astype(np.float64)
+    work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=count).astype(np.float64)
+    least = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
+    nothing: F64 = np.bincount(group[gpu], weights=least, minlength=count).astype(np.float64)
+    pieces = np.bincount(group[gpu], minlength=count)
+
+    def to(level: int) -> Change:
+        left = found.left[level]
+        share = left + (1 - left) * calibrated.GROUPS_TENSORS.rising[level]
+        launches = np.ceil(pieces * left).astype(np.int64)
+        new = replacement_of(graph, group, took * share, work - nothing * (1 - left), launches)
+        return lambda graph: with_replacement(graph, new)
+
+    text = (
+        f"the optimizer steps {found.count:,} parameter groups one after another:"
+        f" {case.per_step(float(gpu.sum())):,.0f} kernels and {duration(case.per_step(float(took.sum())))} of CPU time"
+        f" {case.unit.a}"
+    )
+    yield Proposal(
+        title="one parameter group for all parameters with the same settings",
+        evidence=spans(case, text, inside),
+        fix=code("groups.setdefault((lr, weight_decay), []).append(parameter)  # in place of a group for each")
+        + "\n"
+        + code('[{"params": p, "lr": lr, "weight_decay": decay} for (lr, decay), p in groups.items()]'),
+        change=to(1),
+        best=to(0),
+        worst=to(2),
+        odds=1.0 if found.known else calibrated.GROUPS_ODDS.value,
+        needs="" if found.known else "the groups differ in little but their parameters",
+        key="groups",
+    )
 
 
 def _step(case: Analysis, ranges: Mask) -> _Step | None:
@@ -295,5 +349,8 @@ FINDING = Declaration(
     memory=MemoryRemedy(("fused_optimizer",), less_memory),
     ledger=LedgerItem("the optimizer's step in many small kernels"),
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw", "adafactor"),
-    titles=("fused_adamw_instead_of_this_optimizer",),
+    titles=(
+        "fused_adamw_instead_of_this_optimizer",
+        "one_parameter_group_for_all_parameters_with_the_same_settings",
+    ),
 )

@@ -15,12 +15,12 @@ from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.quarantine import SAMPLE_BY_SAMPLE, SEPARATES_SAMPLES
 from gpuprof.diagnosis.result.fix import Fix, call, described
-from gpuprof.diagnosis.result.run_model import Work
+from gpuprof.diagnosis.result.run_model import StepWork
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.memory_fixes import MemoryFix
@@ -175,7 +175,7 @@ def _needs_flash(case: Analysis) -> str:
     return "pip install flash-attn  # else attention runs sample by sample\n" if own else ""
 
 
-def _real_share(work: Work | None) -> float | None:
+def _real_share(work: StepWork | None) -> float | None:
     """Of the tokens those that are no padding: of all steps that were counted, else of the recorded ones."""
     if work is None or work.real_share is not None:
         return work and work.real_share
@@ -199,12 +199,12 @@ def less_memory(memory: RecordedMemory, mean_tokens: float | None) -> Iterator[M
         yield MemoryFix("equal_passes", "packing (equal passes)", equal)
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Tokens that are padding."""
     real = _real_share(case.run.work if case.run else None)
     if real is None or not case.trains_on_tokens or real >= 1 - LEAST_PADDING:
         return
-    yield Part(
+    yield LedgerPart(
         kind="gpu",
         what=f"padding, {100 * (1 - real):.0f} % of the tokens",
         nodes=case.graph.on_gpu & np.isin(case.graph.phase, (FORWARD, BACKWARD, RECOMPUTE)),

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.mean_step.budget_model import LONG_STEP, NAMES
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, call, joined, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph

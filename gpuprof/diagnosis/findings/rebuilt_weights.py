@@ -14,7 +14,7 @@ from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.repeated.rebuilt_weights import Rebuilt, rebuilt_weights
 from gpuprof.diagnosis.detect.repeated.repeated_weights import Again, repeated_weights
@@ -22,7 +22,7 @@ from gpuprof.diagnosis.result.fix import as_fix, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import nodes_in
-from gpuprof.replay.transform import removed, scaled
+from gpuprof.replay.transform import Removing, removed, scaled
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Ops, Ratio, Share
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 ONCE = "weights computed once per forward pass"
+PLAIN = "layers without a parametrization"
 AGAIN_LEFT: Assumed[tuple[Share, Share, Share]] = (0.0, 0.05, 0.2)
 """Share of the repeated computations' time that is left: the look-up of a weight that is kept."""
 LEAST_AGAIN_SHARE: Assumed[Share] = 0.03
@@ -71,7 +72,9 @@ such weights became 9 % longer with the published fix.
 
 Weights computed again: all computations but the first of each weight, forward and backward, are removed;
 {percent(AGAIN_LEFT[1])} % of their CPU time stays ({percent(AGAIN_LEFT[0])} to {percent(AGAIN_LEFT[2])} %, assumed).
-The fix is listed under *Worth trying* (probability {calibrated.AGAIN_ODDS.value:g}, assumed).
+The fix is listed under *Worth trying* (probability {calibrated.AGAIN_ODDS.value:g}, assumed). Layers without a
+parametrization compute none of these weights; that changes the training (probability
+{calibrated.PLAIN_ODDS.value:g} that it stays stable, assumed).
 """,
     wrong="""
 With very many tokens for each weight, applying factors to activations costs more than rebuilding the weight. A
@@ -120,6 +123,18 @@ def _again(case: Analysis) -> Iterator[Proposal]:
         needs="no weight is changed between its uses; a spectral norm then takes one power iteration per forward pass",
         key="again",
     )
+    every = np.logical_or.reduce([nodes_in(graph, one) >= 0 for one in found.every])
+    yield Proposal(
+        title=PLAIN,
+        evidence=spans(case, _said_again(case, found, gpu, took), every & ~graph.waits),
+        fix=code('torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")')
+        + "  # or plain layers from the start",
+        change=Removing(every & ~graph.waits),
+        changes="weights are no longer normed",
+        odds=calibrated.PLAIN_ODDS.value,
+        needs="the training stays stable without norms of its weights",
+        key="plain",
+    )
 
 
 def _kept(graph: Graph, nodes: Mask, left: Share) -> Graph:
@@ -141,7 +156,7 @@ def _said_again(case: Analysis, found: Again, gpu: Mask, took_ns: float) -> str:
     )
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Weights that are computed again within a forward pass."""
     for proposal in case.proposals(find):
         if proposal.key != "again":
@@ -201,5 +216,5 @@ FINDING = Declaration(
         "spectral_norm",
         "weight_norm",
     ),
-    titles=("weights_computed_once_per_forward_pass",),
+    titles=("weights_computed_once_per_forward_pass", "layers_without_a_parametrization"),
 )

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
@@ -273,7 +273,7 @@ def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
     yield MemoryFix("no_checkpointing", "no gradient checkpointing", without)
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """The forward pass that checkpointing recomputes."""
     again = recomputed(case)
     if not again.any():
@@ -299,5 +299,5 @@ FINDING = Declaration(
     same_ops=True,
     memory=MemoryRemedy(("no_checkpointing",), less_memory),
     synonyms=("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
-    titles=("no_gradient_checkpointing",),
+    titles=("no_gradient_checkpointing", "a_loss_that_encodes_its_batch_once"),
 )

@@ -14,7 +14,7 @@ from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_busy
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
@@ -262,12 +262,12 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def ledger_parts(case: Analysis) -> Iterator[Part]:
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Calls and multiplications that repeat an earlier one in the step, and work that is multiplied by zero."""
     zero = find_zeroed(case)
     if zero is not None:
         named = f", in {', '.join(zero.modules)}" if zero.modules else ""
-        yield Part(
+        yield LedgerPart(
             kind="gpu",
             what=f"work that is multiplied by zero{named}",
             nodes=zero.nodes,
@@ -277,7 +277,7 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
     found, again = find_repeated(case), find_repeated_products(case)
     if again is not None and found is None:
         named = f", in {', '.join(again.modules)}" if again.modules else ""
-        yield Part(
+        yield LedgerPart(
             kind="gpu",
             what=f"matrix multiplications that are computed twice{named}",
             nodes=again.nodes,
@@ -285,7 +285,7 @@ def ledger_parts(case: Analysis) -> Iterator[Part]:
             why="both operands are the same tensors",
         )
     if found is not None:
-        yield Part(
+        yield LedgerPart(
             kind="gpu",
             what=f"the same forward pass again, of {', '.join(found.models)}",
             nodes=found.nodes | found.discarded,

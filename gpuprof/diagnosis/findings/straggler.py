@@ -9,9 +9,10 @@ from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, MARKED_GAIN, SEVERE_GAIN, Page
 from gpuprof.diagnosis.detect.ranks.slow_rank import most_of_excess
-from gpuprof.diagnosis.result.diagnosis import Evidence, Finding, Range
+from gpuprof.diagnosis.result.finding_model import Evidence, Finding
 from gpuprof.diagnosis.result.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import duration
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.ranks.gang import Excess, Gang

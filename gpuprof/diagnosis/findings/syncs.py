@@ -29,7 +29,7 @@ from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.build.calls import STREAM_WAIT

@@ -9,7 +9,7 @@ from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.record.patches import WORKERS

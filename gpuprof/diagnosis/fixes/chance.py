@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from gpuprof.diagnosis.result.diagnosis import Range
+from gpuprof.value_range import Range
 
 _NORMAL = NormalDist()
 _Z90 = _NORMAL.inv_cdf(0.9)

@@ -8,11 +8,11 @@ import numpy as np
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
 from gpuprof.replay.mean_step import least_on_cores, slowed_by_sharing
 from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.units import Assumed, Workers
+from gpuprof.value_range import Range
 
 USUAL_WORKERS: Assumed[Workers] = 4
 """Number of input workers to propose if no finding says how many; limited by the number of cores."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -23,13 +23,16 @@ from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fixes.acts_on import acts_on
 from gpuprof.diagnosis.fixes.alternatives import leaders_first
 from gpuprof.diagnosis.fixes.chance import probability, time_left, with_odds
-from gpuprof.diagnosis.fixes.predicted_step import Prediction, Steps, in_order, prediction
+from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
+from gpuprof.diagnosis.fixes.together import Named, as_one, best_pair
 from gpuprof.diagnosis.plug_ins import plug_ins
-from gpuprof.diagnosis.result.diagnosis import Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.bound import Bound
+from gpuprof.replay.graph import Graph
 from gpuprof.units import Assumed, Entries, Share
+from gpuprof.value_range import Range
 
 MOST_COMBINED: Assumed[Entries] = 4
 OVERLAP: Assumed[Share] = 0.5
@@ -112,10 +115,11 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     A finding that raises is reported and stops neither the diagnosis nor the other findings; with GPUPROF_DEBUG=1 it
     raises.
     """
-    steps, added = Steps(case), plug_ins().findings
+    steps, added = PredictedSteps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
+    ruled_out: list[Named] = []
     for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
@@ -126,10 +130,12 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
             found += (advised := [one for one in proposals if not (failure or _why_not(case, one))])
             if not advised:
                 considered += _considered(case, page.id, proposals, failure)
+                ruled_out += [(page.id, one.proposal) for one in proposals if not failure and one.list is None]
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
+    found += [one for one in _pair(steps, ruled_out) if one.list is not None]
     left_ns = _left_ns(case)
     found.sort(key=lambda one: one.rank(left_ns))
     sure, unsure = (_named_first([one for one in found if one.list == name], left_ns) for name in _LISTS)
@@ -145,6 +151,28 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     )
 
 
+def _pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
+    """Two fixes that gain together what neither gains alone."""
+    pair = best_pair(steps, ruled_out)
+    if pair is not None:
+        (name, a), (_, b) = pair
+        yield _Predicted(name, _together(steps, a, b), prediction(steps, [a, b]))
+
+
+def _together(steps: PredictedSteps, a: Proposal, b: Proposal) -> Proposal:
+    """Both as one, with their change of the graph and what they do outside of it."""
+    ordered = in_order([a, b])
+
+    def change(graph: Graph) -> Graph:
+        for one in ordered:
+            graph = one.change(graph)
+        return graph
+
+    both = as_one(a, b)
+    loader = next((one.loader for one in ordered if one.loader is not None), None)
+    return replace(both, change=change, best=None, worst=None, loader=loader, least_ns=max(a.least_ns, b.least_ns))
+
+
 def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None]]) -> tuple[Finding, ...]:
     """The findings of a list, with what they are alternatives to."""
     return tuple(
@@ -152,7 +180,7 @@ def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None
     )
 
 
-def _overlap(steps: Steps, first: _Predicted, later: _Predicted) -> bool:
+def _overlap(steps: PredictedSteps, first: _Predicted, later: _Predicted) -> bool:
     """Whether a fix takes off mostly the time that another one takes off, or claims what that one claims and gains no
     more, as it may in a list whose fixes are less sure."""
     one, other = first.proposal, later.proposal
@@ -264,7 +292,7 @@ def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, floa
     return Remaining(left, *(round(left / gain + once + restart) for gain, once in each))
 
 
-def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
+def _combined(steps: PredictedSteps, predicted: Iterable[_Predicted]) -> Combined | None:
     """Adds fixes one by one, each time the one that gains most on top of those chosen, while there is a gain."""
     case, chosen = steps.case, list[_Predicted]()
     graph, before, left = case.graph, case.mean_ns, list(predicted)

@@ -12,7 +12,6 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
 from gpuprof.diagnosis.fixes.step_energy import step_energy
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.record.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
@@ -22,6 +21,7 @@ from gpuprof.replay.other_processes import other_processes
 from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Known:
     """Energy of the GPU work of its step, J."""
 
 
-class Steps:
+class PredictedSteps:
     """Computes the mean step of a case after fixes; each combination is simulated once."""
 
     def __init__(self, case: Analysis) -> None:
@@ -197,10 +197,10 @@ def predict(case: Analysis, proposal: Proposal) -> Range:
 
 def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes together with its 80 % interval, ns; the unchanged step if there are none."""
-    return prediction(Steps(case), proposals).step
+    return prediction(PredictedSteps(case), proposals).step
 
 
-def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
+def prediction(steps: PredictedSteps, proposals: Sequence[Proposal]) -> Prediction:
     """Predicted effect of some fixes together on the step, with 80 % intervals.
 
     Independent sources of uncertainty add as squares of logarithms. The step after the fixes has all of them: how well
@@ -251,7 +251,7 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     return Prediction(then_ns, _around(gain, (less,), (more,)), _energy(steps, ordered, then_ns))
 
 
-def _energy(steps: Steps, ordered: Sequence[Proposal], step: Range) -> Range | None:
+def _energy(steps: PredictedSteps, ordered: Sequence[Proposal], step: Range) -> Range | None:
     """Energy of the step with some fixes, J: with the step's interval, the best and the worst case of each fix, and
     what the estimate itself is off by."""
     usual = [p.change for p in ordered]
@@ -264,7 +264,9 @@ def _energy(steps: Steps, ordered: Sequence[Proposal], step: Range) -> Range | N
     return _around(found.expected, (math.log(max(down, 1.0)), own), (math.log(up), own))
 
 
-def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) -> tuple[list[float], list[float]]:
+def _with_other_means(
+    steps: PredictedSteps, ordered: list[Proposal], expected: float
+) -> tuple[list[float], list[float]]:
     """Steps and gains at the mean step and at its interval's ends, as logarithms relative to the expected value."""
     case, usual = steps.case, [p.change for p in ordered]
 
@@ -282,7 +284,7 @@ def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> 
     return Range(expected * math.exp(-_away(*down)), expected, expected * math.exp(_away(*up)))
 
 
-def _without_more_work(steps: Steps, ordered: list[Proposal], mean: MeanStep | None = None) -> float:
+def _without_more_work(steps: PredictedSteps, ordered: list[Proposal], mean: MeanStep | None = None) -> float:
     """The step with only the fixes that keep the batch size, and with events that a larger batch makes rarer, ns: on
     the same machine, no larger batch makes a step shorter than this. 0 if no batch grows."""
     others = [p for p in ordered if p.same_batch or p.work <= 1]

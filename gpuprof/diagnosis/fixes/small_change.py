@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import NEGLIGIBLE_CHANGE, Proposal
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.units import Assumed, Ratio, Share
+from gpuprof.value_range import Range
 
 SAME_WORK: Assumed[Share] = 0.01
 """Factors of work that differ by less than this count as equal."""

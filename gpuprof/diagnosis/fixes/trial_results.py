@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.diagnosis.result.diagnosis import Finding, Measured
+from gpuprof.diagnosis.result.finding_model import Finding, Measured
 
 STATUSES = ("confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed")
 SAME = ("bitwise", "within_scatter", "other_random_numbers", "different")

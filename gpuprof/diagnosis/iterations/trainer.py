@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuprof.diagnosis.result.fix import Fix, Part, Setting, in_code, in_json
+from gpuprof.diagnosis.result.fix import Fix, Setting, TextPart, in_code, in_json
 from gpuprof.record.patches.trainer_arguments import as_value
 
 
@@ -66,4 +66,4 @@ class Trainer:
         written = ", ".join(f"{name}={in_code(value)}" for name, value in given.items())
         settings = tuple(Setting("argument", name, in_json(value), self.arguments) for name, value in given.items())
         text = f"{self.arguments}({written})" if self.arguments else written
-        return Fix((Part(text, settings),)).by("trainer_arguments", as_value(given))
+        return Fix((TextPart(text, settings),)).by("trainer_arguments", as_value(given))

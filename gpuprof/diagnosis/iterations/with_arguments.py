@@ -14,10 +14,10 @@ from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.result.iteration_model import Iteration, IterationRange
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
 from gpuprof.record.trainer_arguments import ACCUMULATION
+from gpuprof.value_range import Range
 
 SCHEMA = "gpuprof.with_arguments/1"
 Value = bool | int | float | str

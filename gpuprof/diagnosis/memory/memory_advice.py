@@ -13,7 +13,7 @@ from gpuprof.diagnosis.projection_input.memory import weight_bytes
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.advice import Advice, Bounds, Fits, Moved, Part, Remedy
+from gpuprof.memory.advice import Advice, Bounds, Fits, Moved, PeakPart, Remedy
 from gpuprof.projection.memory.footprint import Footprint
 from gpuprof.projection.memory.memory import RecordedMemory, fit, usable_bytes
 from gpuprof.projection.memory.memory_fixes import (
@@ -189,7 +189,7 @@ def _segments(memory: RecordedMemory) -> list[Remedy]:
 # -- owners
 
 
-def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Part, ...]:
+def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[PeakPart, ...]:
     """Who holds memory at the recorded peak: weights, state and gradients by their sizes, the rest by the footprint."""
     recorded, trained, peak = memory.recorded, memory.trained, _peak(memory)
     left = memory.allocated_bytes
@@ -225,5 +225,5 @@ def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Part
     if parts["other"] < 0:
         largest = max(parts, key=lambda owner: parts[owner])
         parts[largest] += parts.pop("other")
-    named = [Part(owner, size) for owner, size in parts.items() if size]
+    named = [PeakPart(owner, size) for owner, size in parts.items() if size]
     return tuple(sorted(named, key=lambda one: -one.bytes))

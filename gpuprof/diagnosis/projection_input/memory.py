@@ -15,7 +15,7 @@ from gpuprof.diagnosis.projection_input.logits import loss_of
 from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.projection.changes.attention_scores import score_elements
-from gpuprof.projection.memory.activations import SCORE_BYTES, Recorded
+from gpuprof.projection.memory.activations import SCORE_BYTES, RecordedPeak
 from gpuprof.projection.memory.memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.units import Assumed, Bytes, Convention, Measured, Ratio, Share
@@ -69,7 +69,7 @@ def recorded_memory(diagnosis: Diagnosis, case: Analysis, micro: float, expert_s
     scores = score_elements(case.timeline) / passes
     at_once = scores.max(initial=0.0) * passes if again else scores.sum()
     counted, mean = kept_of(case, model, passes), mean_tokens(case, passes)
-    recorded = Recorded(
+    recorded = RecordedPeak(
         above_bytes=float(max(run.memory.peak_bytes - run.memory.allocated_bytes, 0)),
         tokens=tokens,
         line_fixed_bytes=peaks.fixed_bytes,

@@ -16,9 +16,9 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.changes.depth import find_layers
-from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
 from gpuprof.units import Assumed, Ratio
+from gpuprof.value_range import Range
 
 POWER_RATIO: Assumed[tuple[Ratio, Ratio]] = 0.4, 2.5
 """Limits of measured / estimated power when that ratio is applied to other GPUs."""
@@ -101,13 +101,13 @@ def _power_ratio(run: Run | None) -> float:
     return min(max(energy.power_w / energy.estimated_w, low), high)
 
 
-def _step(case: Analysis, budget: Budget | None) -> Interval:
+def _step(case: Analysis, budget: Budget | None) -> Range:
     """The mean step with its 80 % interval: that of the usual step, or of the timed mean if wider."""
     removal, mean = case.removal, case.mean_ns
     low, high = (mean * end / removal.step_ns for end in (removal.low_ns, removal.high_ns))
     if budget is not None and budget.source == "free":
         low, high = min(low, budget.low), max(high, budget.high)
-    return Interval(min(low, mean), mean, max(high, mean))
+    return Range(min(low, mean), mean, max(high, mean))
 
 
 def _samples(diagnosis: Diagnosis, case: Analysis) -> float | None:

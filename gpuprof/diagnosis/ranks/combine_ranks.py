@@ -8,7 +8,8 @@ from dataclasses import replace
 from gpuprof.diagnosis.detect.ranks.gang import Gang
 from gpuprof.diagnosis.detect.ranks.slow_rank import most_of_excess
 from gpuprof.diagnosis.findings import BUILT_IN
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Quality, Verdict
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.sentences import Sentences, duration
 from gpuprof.diagnosis.verdict.verdict import family_of
 from gpuprof.ranks.summary import Job, RankSummary

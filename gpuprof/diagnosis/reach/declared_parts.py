@@ -9,16 +9,16 @@ from functools import partial
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem, LedgerParts, Stage
-from gpuprof.diagnosis.detect.declared.ledger_part import Part, part_of
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.findings import BUILT_IN
 
 
-def declared(stage: Stage) -> Callable[[Analysis, Collection[str]], Iterator[Part]]:
+def declared(stage: Stage) -> Callable[[Analysis, Collection[str]], Iterator[LedgerPart]]:
     """What finds the items of a stage; plug-ins have none."""
     return partial(_of_stage, stage=stage)
 
 
-def _of_stage(case: Analysis, advised: Collection[str], stage: Stage) -> Iterator[Part]:
+def _of_stage(case: Analysis, advised: Collection[str], stage: Stage) -> Iterator[LedgerPart]:
     for one in BUILT_IN:
         ledger = one.ledger
         if ledger is None or ledger.stage != stage or not (ledger.unadvised or one.id in advised):
@@ -27,7 +27,7 @@ def _of_stage(case: Analysis, advised: Collection[str], stage: Stage) -> Iterato
         yield from (replace(part, finding=one.id) for part in found)
 
 
-def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[Part]:
+def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[LedgerPart]:
     """What the first proposal of a finding removes that leaves the training unchanged."""
     for proposal in case.proposals(one.find) if one.find is not None else ():
         if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part, Sampled
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, LedgerPart, Sampled
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
@@ -54,7 +54,7 @@ _COSTS: dict[int, Cost] = {
 }  # fmt: skip
 
 
-def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Ops whose CPU time is far above that of similar ops, by kind, and by name where the kind is not known."""
     found, trace, graph = slow_calls(case.timeline), case.trace, case.graph
     if not len(found):
@@ -83,7 +83,7 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         for name, nodes in groups:
             share = np.where(nodes, left[graph.scope], 1.0) if kind != COMPILES else np.where(nodes, 0.0, 1.0)
             own = float(graph.duration_ns[nodes].sum())
-            yield Part(
+            yield LedgerPart(
                 kind="host",
                 what=_WHAT[kind].format(name),
                 nodes=nodes,
@@ -94,7 +94,7 @@ def slow_ops(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
             )
 
 
-def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def computing(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Computing by the CPU on tensors in host memory: on the GPU, or in a worker, it would cost little."""
     graph, slow = case.graph, _mask(len(case.trace.ops), slow_calls(case.timeline).op[_computing(case)])
     in_slow = np.append(within_slow(case.timeline), False) & np.append(slow, False)
@@ -103,7 +103,7 @@ def computing(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     if not nodes.any():
         return
     left = calibrated.MOVED_LEFT.value
-    yield Part(
+    yield LedgerPart(
         kind="host",
         what="computing on the CPU, on tensors in host memory",
         nodes=nodes,
@@ -144,7 +144,7 @@ def _mask(size: int, rows: np.ndarray) -> Mask:
     return mask
 
 
-def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def waits(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Synchronising calls: the CPU waits for the GPU, and the GPU then for the CPU."""
     graph = case.graph
     target = np.zeros(len(graph), bool)
@@ -152,7 +152,7 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     allocating = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
     nodes = target & graph.waits & ~allocating
     for name, mine in of_one_cause(case, by_name(case, nodes), waiting=True):
-        yield Part(
+        yield LedgerPart(
             kind="host",
             what=f"waiting for the GPU in {name}",
             nodes=mine,
@@ -162,13 +162,13 @@ def waits(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         )
 
 
-def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def blocking_copies(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Copies from or to pageable memory, which block the CPU until they are done."""
     graph = case.graph
     nodes = np.zeros(len(graph), bool)
     nodes[graph.edges.target[graph.edges.kind == COPY]] = True
     for name, mine in of_one_cause(case, by_name(case, nodes & graph.waits), waiting=True):
-        yield Part(
+        yield LedgerPart(
             kind="transfer",
             what=f"copies that block the CPU in {name}",
             nodes=mine,
@@ -183,7 +183,7 @@ def _without(graph: Graph, nodes: Mask, kind: int) -> Graph:
     return without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == kind))
 
 
-def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def allocations(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Calls that allocate or free GPU memory in a steady step."""
     graph = case.graph
     nodes = case.nodes_in_calls(case.trace.rows_named(case.trace.calls.name, ALLOCATOR_CALL.search))
@@ -194,7 +194,7 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         free = without_edges(graph, nodes[graph.edges.target] & (graph.edges.kind == SYNC))
         return scaled(free, nodes & ~graph.waits, 0.0)
 
-    yield Part(
+    yield LedgerPart(
         kind="memory",
         what="allocating and freeing GPU memory",
         nodes=nodes & (graph.lane >= 0),
@@ -204,7 +204,7 @@ def allocations(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Long stretches of Python code outside ops and calls; their reach is the usual time between two ops."""
     graph = case.graph
     python = (host_causes(graph) == CAUSES.index("python")) & (graph.resource == HOST) & ~graph.waits
@@ -224,7 +224,7 @@ def python_stretches(case: Analysis, advised: Collection[str]) -> Iterator[Part]
         why = unsampled if sampled is None else _in_function(sampled)
         if on_cpu is not None:
             why = f"its thread uses the CPU for {share_of(on_cpu, 1)} of the time, so it waits for something else"
-        yield Part(
+        yield LedgerPart(
             kind="host",
             what=_stretches(name) if on_cpu is None else f"the reward function {name.removeprefix(PART_RANGE)}",
             nodes=mine,

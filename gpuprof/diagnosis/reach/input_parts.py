@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator
 
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.replay.collectives import waiting, without_waiting
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.transform import scaled
 
 
-def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def batches(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Making batches in the training process, or waiting for loader workers; the reach is the time to take a batch that
     is ready."""
     nodes = case.graph.resource == INPUT
@@ -21,7 +21,7 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         return
     left = loader_calibrated.FETCH_NS.value / total
     workers = case.run.loader.get("num_workers") if case.run and case.run.loader else None
-    yield Part(
+    yield LedgerPart(
         kind="input",
         what="getting the next batch",
         nodes=nodes,
@@ -32,7 +32,7 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def peers(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def peers(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Waiting inside collectives for later ranks."""
     nodes = waiting(case.graph)
     if not nodes.any():
@@ -41,7 +41,7 @@ def peers(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     def change(graph: Graph) -> Graph:
         return without_waiting(graph)
 
-    yield Part(
+    yield LedgerPart(
         kind="communication",
         what="waiting for other ranks in collectives",
         nodes=nodes,

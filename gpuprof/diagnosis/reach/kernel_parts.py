@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.calibration import reach as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, LedgerPart
 from gpuprof.diagnosis.detect.gpu.kernel_reach import (
     ATTENTION,
     COPY,
@@ -34,7 +34,7 @@ _COSTS: dict[int, Cost] = {
 }  # fmt: skip
 
 
-def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Kernels that take longer than nine of ten of their kind and size would, by kind and op."""
     if case.roofline is None:
         return
@@ -49,7 +49,7 @@ def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         whole = float(case.graph.duration_ns[nodes].sum())
         factor = np.where(nodes, share[case.graph.gpu_row], 1.0)
         left = float((case.graph.duration_ns * factor)[nodes].sum())
-        yield Part(
+        yield LedgerPart(
             kind="gpu",
             what=f"slow {KIND_NAMES[kind]}",
             nodes=nodes,
@@ -60,7 +60,7 @@ def slow_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
         )
 
 
-def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     """Kernels whose work, or the rate of their kind, is unknown: they count with their whole time."""
     gpu = case.trace.gpu
     ns = _durations(case)
@@ -73,7 +73,7 @@ def unknown_kernels(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     kind = np.full(len(gpu), OTHER, np.int64)
     for _, group in _groups(case, rows, np.where(mine, ns, 0.0), kind):
         of = np.append(group, False)[case.graph.gpu_row]
-        yield Part(
+        yield LedgerPart(
             kind="gpu",
             what="kernels without a known rate",
             nodes=of,

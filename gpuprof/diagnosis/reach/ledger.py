@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.ledger_part import Cost, Part, Sampled
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost, LedgerPart, Sampled
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.reach.declared_parts import declared
 from gpuprof.diagnosis.reach.host_parts import (
@@ -32,9 +32,9 @@ from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.result.above_reach import AboveReach, Item, Where
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.replay.noise import change_noise
 from gpuprof.units import Assumed, Convention, Share
+from gpuprof.value_range import Range
 
 ORDER = (
     batches, declared("stalled"), declared("moved"), slow_ops, computing, waits, blocking_copies, allocations,
@@ -48,7 +48,7 @@ LEAST_ITEM_SHARE: Convention[Share] = 1e-3
 
 
 LEAST_SAMPLED_ITEM: Assumed[Share] = 0.02
-"""Smallest share of the step of a CPU item for which its function is looked up in the samples."""
+"""Smallest share of the step of an item for which its function is looked up in the samples."""
 
 
 def above_reach(case: Analysis, usual_ns: int | None, advised: Sequence[str]) -> AboveReach | None:
@@ -86,9 +86,9 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Sequence[str]) ->
     return AboveReach(usual, now, usual - first, unknown, tuple(items))
 
 
-def _sampled(case: Analysis, part: Part, ns: int, now: int) -> Sampled | None:
-    """The sampled function of a CPU item that takes a good part of the step."""
-    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= LEAST_SAMPLED_ITEM * now else None
+def _sampled(case: Analysis, part: LedgerPart, ns: int, now: int) -> Sampled | None:
+    """The sampled function of the CPU's part of an item that takes a good part of the step."""
+    return sampled_in(case, part.nodes) if ns >= LEAST_SAMPLED_ITEM * now else None
 
 
 def _with_sampled(where: Where, sampled: Sampled | None) -> Where:
@@ -105,12 +105,12 @@ def _to_usual(case: Analysis, usual_ns: int | None) -> float:
     return usual_ns / like_recorded if usual_ns and like_recorded else 1.0
 
 
-def _finding(part: Part, advised: Sequence[str], lowers: Mapping[str, Collection[Cost]]) -> str | None:
+def _finding(part: LedgerPart, advised: Sequence[str], lowers: Mapping[str, Collection[Cost]]) -> str | None:
     """The best advised finding that removes a part: the one that declares it, or one that lowers its kind of cost."""
     return next((one for one in advised if one == part.finding or part.cost in lowers.get(one, ())), None)
 
 
-def _item(part: Part, ns: int, own_ns: float, finding: str | None) -> Item:
+def _item(part: LedgerPart, ns: int, own_ns: float, finding: str | None) -> Item:
     return Item(
         kind=part.kind,
         what=part.what,

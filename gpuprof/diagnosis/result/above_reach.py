@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprof.bounds import Signed, Words
-from gpuprof.diagnosis.result.value_range import Range
+from gpuprof.value_range import Range
 
 Kind = Literal["gpu", "host", "input", "transfer", "communication", "memory"]
 

@@ -61,7 +61,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """A piece of the text, with the settings it makes."""
 
     text: str
@@ -93,7 +93,7 @@ class FixLine:
 class Fix:
     """What to do about a finding, for the recorded program. Falsy if empty."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TextPart, ...] = ()
     patch: Patch | None = None
     """None: applied by hand."""
 
@@ -141,17 +141,17 @@ def as_fix(text: Fix | str) -> Fix:
     """Prose as a fix."""
     if isinstance(text, Fix):
         return text
-    return Fix((Part(text, prose=True),)) if text else Fix()
+    return Fix((TextPart(text, prose=True),)) if text else Fix()
 
 
 def other_way(text: str) -> Fix:
     """An alternative in words that begin a line: `or larger save_steps`."""
-    return Fix((Part(f"or {text}", prose=True, other=True),))
+    return Fix((TextPart(f"or {text}", prose=True, other=True),))
 
 
 def code(text: str) -> Fix:
     """Code that sets nothing by itself, such as an import."""
-    return Fix((Part(text),))
+    return Fix((TextPart(text),))
 
 
 def joined(fixes: Sequence[Fix | str], between: str = "\n") -> Fix:
@@ -167,8 +167,8 @@ def arguments(owner: str | None, values: Mapping[str, Any]) -> Fix:
     fields = ", ".join(f"{name}={in_code(value)}" for name, value in values.items())
     found = tuple(Setting("argument", name, in_json(value), owner or None) for name, value in values.items())
     if owner:
-        return Fix((Part(f"{owner}({fields})", found),))
-    return Fix((Part(UNNAMED, prose=True), Part(fields, found)))
+        return Fix((TextPart(f"{owner}({fields})", found),))
+    return Fix((TextPart(UNNAMED, prose=True), TextPart(fields, found)))
 
 
 def call(name: str, *positional: Any, **named: Any) -> Fix:
@@ -178,41 +178,41 @@ def call(name: str, *positional: Any, **named: Any) -> Fix:
     given += [f"{key}={in_code(value)}" for key, value in named.items()]
     values = {str(at): in_json(one) for at, one in enumerate(positional) if one is not ...}
     values |= {key: in_json(value) for key, value in named.items()}
-    return Fix((Part(f"{name}({', '.join(given)})", (Setting("call", name, values),)),))
+    return Fix((TextPart(f"{name}({', '.join(given)})", (Setting("call", name, values),)),))
 
 
 def without_call(text: str, *names: str) -> Fix:
     """Calls to remove; `text` says so."""
-    return Fix((Part(text, tuple(Setting("call", name, remove=True) for name in names), prose=True),))
+    return Fix((TextPart(text, tuple(Setting("call", name, remove=True) for name in names), prose=True),))
 
 
 def assigned(name: str, value: Any) -> Fix:
     """A value that the program assigns: `model = torch.compile(model)`."""
-    return Fix((Part(f"{name} = {in_code(value)}", (Setting("assignment", name, in_json(value)),)),))
+    return Fix((TextPart(f"{name} = {in_code(value)}", (Setting("assignment", name, in_json(value)),)),))
 
 
 def environment(name: str, value: str) -> Fix:
     """An environment variable: `NAME=value`."""
-    return Fix((Part(f"{name}={value}", (Setting("environment", name, value),)),))
+    return Fix((TextPart(f"{name}={value}", (Setting("environment", name, value),)),))
 
 
 def option(text: str, name: str, value: Any = True, of: str | None = None) -> Fix:
     """A command-line option, written as `text`; value None: the option is to be removed, and the text says so in
     words."""
     is_absent = value is None
-    return Fix((Part(text, (Setting("flag", name, value, of, remove=is_absent),), prose=is_absent),))
+    return Fix((TextPart(text, (Setting("flag", name, value, of, remove=is_absent),), prose=is_absent),))
 
 
 def in_file(text: str, name: str, value: Any, of: str) -> Fix:
     """An entry of a file, or of options passed like one, written as `text`."""
-    return Fix((Part(text, (Setting("file", name, value, of),)),))
+    return Fix((TextPart(text, (Setting("file", name, value, of),)),))
 
 
 def described(text: str, name: str, **named: Any) -> Fix:
     """Arguments of a call that the program already makes, in words: `a collator with padding=True`."""
     given = ", ".join(f"{key}={in_code(value)}" for key, value in named.items())
     setting = Setting("call", name, {key: in_json(value) for key, value in named.items()})
-    return Fix((Part(f"{text}{given}", (setting,), prose=True),))
+    return Fix((TextPart(f"{text}{given}", (setting,), prose=True),))
 
 
 def in_code(value: Any) -> str:
@@ -239,10 +239,10 @@ def in_json(value: Any) -> Any:
 _PLACES = {"flag": "on the command line", "environment": "in the environment"}
 """Where settings of one kind are made, if their text does not say so."""
 
-_Pieces = list[tuple[Part, str]]
+_Pieces = list[tuple[TextPart, str]]
 
 
-def _by_line(parts: Sequence[Part]) -> list[_Pieces]:
+def _by_line(parts: Sequence[TextPart]) -> list[_Pieces]:
     """The parts' text by line, each piece with its part."""
     lines: list[_Pieces] = [[]]
     for part in parts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Share
-from gpuprof.diagnosis.result.value_range import Range
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """Mean work of a recorded step of one rank."""
 
     samples: float | None
@@ -177,7 +177,7 @@ class Run:
     """An unprofiled step after the recording, scaled to the same work."""
     throughput: Throughput
     """Throughput of the whole run: samples and tokens of one rank × world_size."""
-    work: Work
+    work: StepWork
     """Mean work of a recorded step of one rank; tokens with padding, real_tokens without."""
     model: dict[Words, Any] | None
     """As recorded."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.diagnosis.mean_step.baseline import OUTLIER
-from gpuprof.diagnosis.result.run_model import Throughput, Work
+from gpuprof.diagnosis.result.run_model import StepWork, Throughput
 from gpuprof.tracefile.run_folder.run import Rank, StepColumns
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 
@@ -79,12 +79,12 @@ def throughput_of(steps: StepColumns, timed: Timed, ranks: int, mean_ns: int | N
     return Throughput(padded if real is None else real, padded, rate("samples"))
 
 
-def work_of(steps: StepColumns, rows: I64) -> Work:
+def work_of(steps: StepColumns, rows: I64) -> StepWork:
     def mean(name: str) -> float | None:
         known = known_values(getattr(steps, name)[rows])
         return float(np.nanmean(known)) if np.isfinite(known).any() else None
 
-    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"), *_shares_of_work(steps))
+    return StepWork(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"), *_shares_of_work(steps))
 
 
 def _shares_of_work(steps: StepColumns) -> tuple[float | None, float | None, float | None]:

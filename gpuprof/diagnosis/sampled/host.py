@@ -16,7 +16,6 @@ import numpy as np
 from gpuprof.calibration import sampling as calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.result.host_model import Host, HostFunction
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sampled.host_calls import Cost, Stacks, cost_at, costs
 from gpuprof.diagnosis.sampled.host_places import Places, gpu_waits_until, host_work, places
 from gpuprof.diagnosis.sampled.host_workers import loader_workers
@@ -26,6 +25,7 @@ from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.run_folder.samples import HostSamples, read_samples
 from gpuprof.tracefile.trace import F64
 from gpuprof.units import Assumed, Convention, Functions, Samples, Share
+from gpuprof.value_range import Range
 
 FEWEST_SAMPLES: Assumed[Samples] = 5
 LEAST_SAMPLED_SHARE: Assumed[Share] = 0.01

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 
 from gpuprof.diagnosis.result.host_model import LoaderWorkers, WorkerFunction
-from gpuprof.diagnosis.result.value_range import Range
 from gpuprof.diagnosis.sampled.host_calls import Frame, Stacks
 from gpuprof.record.quantiles import Z80
 from gpuprof.tracefile.run_folder.samples import Function, HostSamples
 from gpuprof.units import Assumed, Convention, Functions, Share
+from gpuprof.value_range import Range
 
 LEAST_SAMPLED_SHARE: Assumed[Share] = 0.02
 MOST_FUNCTIONS: Convention[Functions] = 10

@@ -20,7 +20,7 @@ LEAST_EXCESS: Assumed[Share] = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """One stretch of the bar: `key` is its name and colour, `idle` distinguishes waiting from work. Keys in NEITHER are
     neither: what the device did meanwhile is unknown."""
 
@@ -42,7 +42,7 @@ class Bar:
 
     device: int
     total_ns: int
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
 
     def idle_ns(self) -> int:
         return sum(part.ns for part in self.parts if part.idle)
@@ -88,7 +88,7 @@ def _per_step(bar: Bar, steps: int) -> Bar:
     return Bar(bar.device, total, _scaled(bar.parts, total))
 
 
-def _scaled(parts: tuple[Part, ...], total_ns: int) -> tuple[Part, ...]:
+def _scaled(parts: tuple[BarPart, ...], total_ns: int) -> tuple[BarPart, ...]:
     """The parts scaled to sum to a total. Rounding the running sum keeps the sum exact."""
     until = [0, *accumulate(part.ns for part in parts)]
     at = [round(ns * total_ns / until[-1]) if until[-1] else 0 for ns in until]
@@ -97,17 +97,17 @@ def _scaled(parts: tuple[Part, ...], total_ns: int) -> tuple[Part, ...]:
 
 def _bar(device: Device | DeviceEstimate, total_ns: int, on_streams: frozenset[int]) -> Bar:
     work = [
-        Part("compute", device.compute_ns, False),
-        Part("communication", device.communication_ns, False),
-        Part("copy", device.copy_ns, False),
+        BarPart("compute", device.compute_ns, False),
+        BarPart("communication", device.communication_ns, False),
+        BarPart("copy", device.copy_ns, False),
     ]
     waits = device.device in on_streams
     waiting = [
-        Part(c.cause, c.ns, True, waits and c.cause == "device")
+        BarPart(c.cause, c.ns, True, waits and c.cause == "device")
         for c in sorted(device.idle_by_cause, key=lambda c: -c.ns)
     ]
     if sum(part.ns for part in waiting) != device.idle_ns:
-        waiting = [Part(IDLE, device.idle_ns, True)]
+        waiting = [BarPart(IDLE, device.idle_ns, True)]
     return Bar(device.device, total_ns, tuple(part for part in work + waiting if part.ns))
 
 
@@ -136,10 +136,10 @@ def _of_mean_step(bar: Bar, budget: Budget | None) -> Bar:
         return bar
     beyond = beyond_usual(budget)
     usual = _scaled(bar.parts, budget.usual_ns + min(beyond.variation_ns, 0))
-    added = [Part(one.cause, one.mean_ns or 0, one.cause not in NEITHER) for one in beyond.causes]
+    added = [BarPart(one.cause, one.mean_ns or 0, one.cause not in NEITHER) for one in beyond.causes]
     waited = {part.key: part.ns for part in usual if part.idle}
     same = {part.key for part in added if part.idle}
     parts = [part for part in usual if not (part.idle and part.key in same)]
     parts += [replace(part, ns=part.ns + (waited.get(part.key, 0) if part.idle else 0)) for part in added]
-    parts += [Part(PAUSES, beyond.pauses_ns, False), Part(VARIATION, max(beyond.variation_ns, 0), False)]
+    parts += [BarPart(PAUSES, beyond.pauses_ns, False), BarPart(VARIATION, max(beyond.variation_ns, 0), False)]
     return Bar(bar.device, budget.mean_ns, tuple(part for part in parts if part.ns))

@@ -10,7 +10,8 @@ import json
 from typing import Any
 
 from gpuprof import documents
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.verdict.headline import headline
 from gpuprof.diagnosis.verdict.step_parts import bars as bars_of
 from gpuprof.documents import plain

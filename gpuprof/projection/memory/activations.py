@@ -49,7 +49,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedPeak:
     """One recorded peak and what is known about it."""
 
     above_bytes: float
@@ -118,7 +118,7 @@ class Activations:
         return found[0], self.likely.at(tokens), found[-1]
 
 
-def activations(recorded: Recorded, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Activations:
+def activations(recorded: RecordedPeak, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Activations:
     """The lines of the model with `deeper` times the layers, which are `more_layers` more, and samples `longer` times
     as long."""
     found = _recorded(recorded)
@@ -127,7 +127,7 @@ def activations(recorded: Recorded, deeper: float = 1.0, more_layers: int = 0, l
     return Activations(least, likely, most, found.basis)
 
 
-def _recorded(recorded: Recorded) -> Activations:
+def _recorded(recorded: RecordedPeak) -> Activations:
     above, tokens, early = recorded.above_bytes, max(recorded.tokens, 1.0), recorded.gradient_bytes
     slopes = _by_shape(recorded)
     # At a peak in the loss there are no gradients yet: one small model's batch of 8 came within 0.2 % so, and 3 % below
@@ -152,13 +152,13 @@ def _recorded(recorded: Recorded) -> Activations:
     return Activations(_through(recorded, least * above / tokens), whole, steeper)
 
 
-def _through(recorded: Recorded, slope: float) -> Line:
+def _through(recorded: RecordedPeak, slope: float) -> Line:
     """The line of that slope, or of one through the origin where that is less, through the recorded peak."""
     slope = min(slope, recorded.above_bytes / max(recorded.tokens, 1.0))
     return Line(recorded.above_bytes - slope * recorded.tokens, slope)
 
 
-def _of_optimizer(recorded: Recorded) -> bool:
+def _of_optimizer(recorded: RecordedPeak) -> bool:
     above, copy = recorded.above_bytes, recorded.temporary_bytes
     return (
         copy / OPTIMIZER_PEAK <= above <= OPTIMIZER_PEAK * copy
@@ -166,7 +166,7 @@ def _of_optimizer(recorded: Recorded) -> bool:
     )
 
 
-def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:
+def _by_shape(recorded: RecordedPeak) -> tuple[float, float, float] | None:
     """Bytes per token of one pass by the model's shape alone: at least, usually, at most. None: not known."""
     if not (recorded.hidden and recorded.layers and recorded.loss):
         return None
@@ -188,7 +188,9 @@ def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:
     return found[0], found[1], found[2]
 
 
-def _changed(line: Line, recorded: Recorded, deeper: float, more_layers: int, longer: float, one_layer: float) -> Line:
+def _changed(
+    line: Line, recorded: RecordedPeak, deeper: float, more_layers: int, longer: float, one_layer: float
+) -> Line:
     """The line of a deeper model, and of longer samples; `one_layer`: bytes a token and hidden element
     that one recomputed layer keeps."""
     slope, by_layer = line.per_token, 0.0

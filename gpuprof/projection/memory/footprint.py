@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.calibration import memory as calibrated
-from gpuprof.projection.memory.activations import Activations, Line, Recorded
+from gpuprof.projection.memory.activations import Activations, Line, RecordedPeak
 from gpuprof.projection.memory.memory import Usage
 
 
@@ -68,7 +68,7 @@ class Footprint:
         return self.static_bytes - away + low, self.static_bytes + likely, self.static_bytes + away + high
 
 
-def footprint(recorded: Recorded, use: Usage) -> Footprint:
+def footprint(recorded: RecordedPeak, use: Usage) -> Footprint:
     """The parts of what a recording says; `use` is of the model and the lengths that are asked for.
 
     All ends go through the recorded peak: where more of it is logits, less is layers.
@@ -79,7 +79,7 @@ def footprint(recorded: Recorded, use: Usage) -> Footprint:
     return Footprint(use.static_bytes, use.static_spread, *parts, activations=found)
 
 
-def _parts(recorded: Recorded, line: Line, end: int) -> Parts:
+def _parts(recorded: RecordedPeak, line: Line, end: int) -> Parts:
     scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), line.per_token)
     logits = recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[end]) if recorded.loss else 0.0
     if recorded.checkpointing:
@@ -97,7 +97,7 @@ def _parts(recorded: Recorded, line: Line, end: int) -> Parts:
     return Parts(line.fixed_bytes, layers, scores, logits, backward, line.floor_bytes)
 
 
-def _again(recorded: Recorded, end: int) -> float:
+def _again(recorded: RecordedPeak, end: int) -> float:
     """Bytes per token of the one layer that is being recomputed and goes backward."""
     if recorded.layer_bytes is None or not recorded.layers:
         return calibrated.ONE_LAYER.rising[end] * recorded.hidden

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpuprof.calibration import memory as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.projection.memory.activations import Activations, Line, Recorded, activations
+from gpuprof.projection.memory.activations import Activations, Line, RecordedPeak, activations
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.units import Assumed, Samples
 
@@ -51,7 +51,7 @@ class RecordedMemory:
 
     allocated_bytes: int
     """Between steps, the median."""
-    recorded: Recorded
+    recorded: RecordedPeak
     """The highest peak above it."""
     embedding_bytes: float = 0.0
     """Of `allocated_bytes` what does not scale with the layers: embeddings and the head."""

@@ -7,12 +7,14 @@ import numpy as np
 from gpuprof.replay.build.edge_list import Edges, Nodes
 from gpuprof.replay.build.lanes import Handover, Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import ANCHOR
 from gpuprof.tracefile.trace import F64, I64
 
 
-def anchors(nodes: Nodes, pieces: Pieces, work: Work, handovers: list[Handover], main_thread: int) -> tuple[Edges, ...]:
+def anchors(
+    nodes: Nodes, pieces: Pieces, work: GpuWork, handovers: list[Handover], main_thread: int
+) -> tuple[Edges, ...]:
     """Those of threads that no other hands over to, and of work whose launch was not recorded; what follows at once on
     its stream was queued."""
     if main_thread < 0:

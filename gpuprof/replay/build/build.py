@@ -12,7 +12,7 @@ from gpuprof.replay.build.launch_times import copy_own_ns, own_begun
 from gpuprof.replay.build.queues import QueueEdges, queue_edges
 from gpuprof.replay.build.silence import with_silent_end
 from gpuprof.replay.build.waits import SyncEdges, event_edges, sync_edges
-from gpuprof.replay.build.work import Work, place_work
+from gpuprof.replay.build.work import GpuWork, place_work
 from gpuprof.replay.build.work_edges import work_edges
 from gpuprof.replay.graph import (
     COMMUNICATION,
@@ -63,7 +63,7 @@ def build(timeline: Timeline) -> Graph:
     return _assemble(timeline, pieces, work, nodes, edges, _durations(pieces, work, syncs, queue, copy_own), queue)
 
 
-def _durations(pieces: Pieces, work: Work, syncs: SyncEdges, queue: QueueEdges, copy_own: F64) -> F64:
+def _durations(pieces: Pieces, work: GpuWork, syncs: SyncEdges, queue: QueueEdges, copy_own: F64) -> F64:
     """Of pieces: what they do themselves, without their waits; a lane that waits for another takes no time of its
     own."""
     duration = np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
@@ -83,7 +83,7 @@ def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
     return Edges(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
 
 
-def _copies(nodes: Nodes, work: Work) -> Edges:
+def _copies(nodes: Nodes, work: GpuWork) -> Edges:
     """Edges from copies to calls that return only when the copy is done."""
     blocked = np.flatnonzero(work.blocks)
     lag = work.launched_ns[blocked] - work.end_ns[blocked]
@@ -93,7 +93,7 @@ def _copies(nodes: Nodes, work: Work) -> Edges:
 def _assemble(
     timeline: Timeline,
     pieces: Pieces,
-    work: Work,
+    work: GpuWork,
     numbers: Nodes,
     edges: tuple[Edges, ...],
     duration: F64,

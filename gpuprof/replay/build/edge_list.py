@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuprof.replay.build.lanes import Handover, Pieces
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import HANDOVER, LANE
 from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
@@ -33,7 +33,7 @@ class Nodes:
     follow, because launches, waits and handovers go forward in host time.
     """
 
-    def __init__(self, pieces: Pieces, work: Work, sync_pieces: I64) -> None:
+    def __init__(self, pieces: Pieces, work: GpuWork, sync_pieces: I64) -> None:
         waiting = np.unique(np.concatenate([sync_pieces, work.piece[work.blocks]]))
         moment = np.concatenate(
             [

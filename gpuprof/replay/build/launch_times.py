@@ -8,18 +8,18 @@ from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.calls import Calls
 from gpuprof.replay.build.latencies import CLEAR_NS, prompt, usual
 from gpuprof.replay.build.queues import QueueEdges
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64
 
 
-def own_begun(calls: Calls, work: Work, queue: QueueEdges) -> F64:
+def own_begun(calls: Calls, work: GpuWork, queue: QueueEdges) -> F64:
     """When the launching call of each work began what it does itself: after its wait for room on its stream."""
     begun = np.where(work.piece >= 0, calls.start_ns[work.call] if len(calls) else 0, 0.0)
     np.maximum.at(begun, queue.work, queue.freed_ns)
     return begun
 
 
-def copy_own_ns(work: Work, begun: F64) -> F64:
+def copy_own_ns(work: GpuWork, begun: F64) -> F64:
     """What a blocking copy's call does before its copy can start; NaN on other work.
 
     Estimated from copies that started on an idle stream: they waited for their launch only. `begun`: when each call

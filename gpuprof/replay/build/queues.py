@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.replay.build.calls import Calls
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Launches, Ratio, Share
 
@@ -42,7 +42,7 @@ class QueueEdges:
     """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
 
 
-def queue_edges(work: Work, calls: Calls) -> QueueEdges:
+def queue_edges(work: GpuWork, calls: Calls) -> QueueEdges:
     """For every launch the item of its stream that has to be done before there is room."""
     streams = [_Items(work, calls, stream) for stream in range(len(work.streams))]
     streams = [items for items in streams if len(items.work)]
@@ -58,7 +58,7 @@ def queue_edges(work: Work, calls: Calls) -> QueueEdges:
 class _Items:
     """What was launched on one stream: a CUDA graph is one item."""
 
-    def __init__(self, work: Work, calls: Calls, stream: int) -> None:
+    def __init__(self, work: GpuWork, calls: Calls, stream: int) -> None:
         self.work = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0))
         call = work.call[self.work]
         self.begun, self.returned = calls.start_ns[call], calls.end_ns[call]
@@ -119,7 +119,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     return items.work[possible], items.last[source[possible]], free[possible], lag[possible], own_ns[possible]
 
 
-def _last_of(work: Work, items: I64) -> I64:
+def _last_of(work: GpuWork, items: I64) -> I64:
     """The last work of each launch: for a CUDA graph the node that ends last, on any stream."""
     others = np.flatnonzero(~work.head & (work.piece >= 0))
     if not len(others) or not len(items):

@@ -13,13 +13,13 @@ import numpy as np
 from gpuprof.calibration import doubts as calibrated
 from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.waits import SyncEdges
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import OP
 
 
-def with_silent_end(syncs: SyncEdges, timeline: Timeline, pieces: Pieces, work: Work) -> SyncEdges:
+def with_silent_end(syncs: SyncEdges, timeline: Timeline, pieces: Pieces, work: GpuWork) -> SyncEdges:
     """The waits of calls, and that of the main thread's last piece for what the GPU still does, if it is silent."""
     main = np.flatnonzero(pieces.lane == timeline.main_thread)
     low, high = timeline.window

@@ -10,7 +10,7 @@ from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.calls import Calls
 from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS, usual
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Code, Convention, Entries, WholeNs
 
@@ -35,7 +35,7 @@ class SyncEdges:
     """What the call itself takes, for pieces whose call waited."""
 
 
-def sync_edges(pieces: Pieces, work: Work, calls: Calls) -> SyncEdges:
+def sync_edges(pieces: Pieces, work: GpuWork, calls: Calls) -> SyncEdges:
     """Every wait of a synchronising call for the last work that was launched before it on what it waits for."""
     waits = calls.waits_device | calls.waits_stream | calls.waits_event
     # Without a host segment there is nothing that could wait.
@@ -87,7 +87,7 @@ def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
     return own
 
 
-def _what_for(work: Work, calls: Calls, rows: I64) -> tuple[I64, F64]:
+def _what_for(work: GpuWork, calls: Calls, rows: I64) -> tuple[I64, F64]:
     """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work
     counts."""
     stream, moment = np.full(len(rows), -1, np.int64), calls.start_ns[rows]
@@ -122,7 +122,7 @@ def _what_for(work: Work, calls: Calls, rows: I64) -> tuple[I64, F64]:
     return stream, moment
 
 
-def event_edges(work: Work, calls: Calls) -> tuple[I64, I64]:
+def event_edges(work: GpuWork, calls: Calls) -> tuple[I64, I64]:
     """(work that waits, work it waits for) of streams that wait for an event of another stream.
 
     Without CUPTI's records of it the waiting stream is that of the thread's next launch, and the event the last that
@@ -172,7 +172,7 @@ def event_edges(work: Work, calls: Calls) -> tuple[I64, I64]:
     return np.array([a for a, _ in unique], np.int64), np.array([b for _, b in unique], np.int64)
 
 
-def _last_launched(work: Work, where: Mask, t: F64) -> I64:
+def _last_launched(work: GpuWork, where: Mask, t: F64) -> I64:
     """Of the work in the mask the last that was launched before each t, or -1."""
     rows = np.flatnonzero(where & (work.piece >= 0))
     k = np.searchsorted(work.launched_ns[rows], t, side="right") - 1
@@ -181,7 +181,7 @@ def _last_launched(work: Work, where: Mask, t: F64) -> I64:
     return found
 
 
-def _last_of_threads(work: Work, thread: np.ndarray, t: F64) -> I64:
+def _last_of_threads(work: GpuWork, thread: np.ndarray, t: F64) -> I64:
     """The last work that each thread launched before t; where it launched none, the last of any thread."""
     found = _last_launched(work, np.ones(len(work), bool), t)
     for one in np.unique(thread).tolist():

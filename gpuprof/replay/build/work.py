@@ -16,7 +16,7 @@ from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class GpuWork:
     """GPU events as columns, in order of launch; times are ns from the window's start."""
 
     row: I64
@@ -57,7 +57,7 @@ class Work:
         return np.where(self.previous >= 0, self.end_ns[self.previous], self.carried_ns[self.stream])
 
 
-def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> Work:
+def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> GpuWork:
     """All work that belongs to the window."""
     trace, links, (low, _) = timeline.trace, timeline.links, timeline.window
     gpu = trace.gpu
@@ -84,7 +84,7 @@ def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> Work:
         # the buffer has by then hardly begun, and blocks no one.
         overlaps = launched - (gpu.start_ns[rows] - low) >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
         blocks &= calls.blocking_copy[call] & overlaps
-    return Work(
+    return GpuWork(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
         call=call, correlation=gpu.correlation[rows], piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head,
         launched_ns=launched,

@@ -10,7 +10,7 @@ from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.edge_list import Edges, Nodes
 from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS, bind, prompt, usual
-from gpuprof.replay.build.work import Work
+from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, WholeNs
@@ -47,7 +47,7 @@ class _Starts:
 
 
 def work_edges(
-    nodes: Nodes, pieces: Pieces, work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]
+    nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, copy_own: F64, events: tuple[I64, I64]
 ) -> tuple[Edges, ...]:
     """All edges into GPU work whose launch was recorded, and between kernels and copies.
 
@@ -65,7 +65,7 @@ def work_edges(
     )
 
 
-def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _Starts:
+def _starts(work: GpuWork, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _Starts:
     """Why each kernel or copy started when it did."""
     launched, free, parent = _launched(work, begun, copy_own), _free(work), _graph_parent(work)
     waiter, source = events
@@ -88,7 +88,7 @@ def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _
     return _Starts(launched, free, awaited, waiter, source, parent, lags, gap, event)
 
 
-def _near(work: Work, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
+def _near(work: GpuWork, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
     """(work, work on another stream of its device) for starts that nothing recorded explains, and that end just before.
 
     `late`: indices of work that started `late_ns` after everything it is known to wait for.
@@ -104,20 +104,20 @@ def _near(work: Work, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
     return late[good], source[good]
 
 
-def _launched(work: Work, begun: F64, copy_own: F64) -> F64:
+def _launched(work: GpuWork, begun: F64, copy_own: F64) -> F64:
     """When the launch of each work was done; NaN where not recorded, and for further nodes of a CUDA graph."""
     launched = np.where(work.head, work.launched_ns, np.nan)
     launched[work.blocks] = (begun + copy_own)[work.blocks]
     return launched
 
 
-def _free(work: Work) -> F64:
+def _free(work: GpuWork) -> F64:
     """When each work's stream was free for it; NaN where nothing came before."""
     free = work.free_ns
     return np.where(free > NEVER, free, np.nan)
 
 
-def _usual_latencies(work: Work, observed: F64) -> F64:
+def _usual_latencies(work: GpuWork, observed: F64) -> F64:
     """Per work the usual time from a launch to its start on an idle stream, for each kind of work."""
     idle = np.isnan(observed[:, _BY_STREAM]) | (observed[:, _BY_STREAM] > CLEAR_NS)
     soon = prompt(observed[:, _BY_LAUNCH], work.head & idle & np.isnan(observed[:, _BY_EVENT]))
@@ -129,7 +129,7 @@ def _usual_latencies(work: Work, observed: F64) -> F64:
     return latency
 
 
-def _usual_gaps(work: Work, launched: F64, free: F64, observed: F64) -> F64:
+def _usual_gaps(work: GpuWork, launched: F64, free: F64, observed: F64) -> F64:
     """Per work the usual time from the end of the work before, for each stream."""
     queued = ~np.isnan(free) & (launched + CLEAR_NS < free)
     queued &= np.isnan(observed[:, _BY_EVENT]) & (observed[:, _BY_STREAM] < CLEAR_NS)
@@ -148,7 +148,7 @@ def _usual_event(observed: F64) -> float:
     return usual(lag, ~np.isnan(lag) & (late > CLEAR_NS) & (lag < CLEAR_NS), latency_calibrated.EVENT_NS.value)
 
 
-def _graph_parent(work: Work) -> I64:
+def _graph_parent(work: GpuWork) -> I64:
     """For further nodes of a CUDA graph: the node of the same launch that ended last before it began.
 
     The dependencies inside a graph are not recorded; a node follows what had just ended.
@@ -164,7 +164,7 @@ def _graph_parent(work: Work) -> I64:
     return parent
 
 
-def _launches(nodes: Nodes, pieces: Pieces, work: Work, begun: F64, starts: _Starts) -> Edges:
+def _launches(nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, starts: _Starts) -> Edges:
     """From the host segment that launches it."""
     rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
     # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
@@ -175,7 +175,7 @@ def _launches(nodes: Nodes, pieces: Pieces, work: Work, begun: F64, starts: _Sta
     return Edges(LAUNCH, nodes.work(rows), nodes.piece(work.piece[rows]), lag, early)
 
 
-def _streams(nodes: Nodes, work: Work, starts: _Starts) -> tuple[Edges, Edges]:
+def _streams(nodes: Nodes, work: GpuWork, starts: _Starts) -> tuple[Edges, Edges]:
     """From the work before on the same stream; to the first of a stream from the last one of the round before."""
     has_previous, lag = work.previous >= 0, starts.lag_ns[:, _BY_STREAM]
     rows = np.flatnonzero(has_previous & ~np.isnan(lag))
@@ -188,7 +188,7 @@ def _streams(nodes: Nodes, work: Work, starts: _Starts) -> tuple[Edges, Edges]:
     )
 
 
-def _events(nodes: Nodes, work: Work, starts: _Starts) -> Edges:
+def _events(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
     """From the work on other streams that it waits for.
 
     The edge from the latest of them carries the observed lag; the others the usual one at most.
@@ -200,7 +200,7 @@ def _events(nodes: Nodes, work: Work, starts: _Starts) -> Edges:
     return Edges(EVENT, nodes.work(waiter), nodes.work(source), lag)
 
 
-def _graphs(nodes: Nodes, work: Work, starts: _Starts) -> Edges:
+def _graphs(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
     """From the node of the same CUDA graph that it follows."""
     rows = np.flatnonzero(starts.parent >= 0)
     parent = starts.parent[rows]

@@ -27,7 +27,7 @@ LEAST_LEFT: Assumed[Share] = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class EventCounts:
     """How many recorded events touch each node: ops, calls, frames, kernel ranges and nodes of CUDA graphs, in
     fractions.
 
@@ -51,7 +51,7 @@ class Recorded:
         )
 
 
-def recorded_events(graph: Graph) -> Recorded:
+def recorded_events(graph: Graph) -> EventCounts:
     """The recorded events around every host node; GPU nodes have none."""
     timeline = graph.timeline
     low = timeline.window[0]
@@ -71,10 +71,10 @@ def recorded_events(graph: Graph) -> Recorded:
             else:
                 count[mine] = (_at(times, begins) + _at(times, ends)) / 4
     ops, calls, frames, kernel_ranges = counts
-    return with_left_out(Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host)), timeline)
+    return with_left_out(EventCounts(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host)), timeline)
 
 
-def recorded_in_window(timeline: Timeline) -> Recorded:
+def recorded_in_window(timeline: Timeline) -> EventCounts:
     """The recorded events of the whole window on the threads that launch work, as if of one node; what was left out of
     the file is not counted. For recordings that cannot be replayed."""
     calls, links = timeline.trace.calls, timeline.links
@@ -89,10 +89,10 @@ def recorded_in_window(timeline: Timeline) -> Recorded:
     )
     launched = np.bincount(links.call[links.call >= 0], minlength=len(calls))
     nodes = np.array([float((launched - 1).clip(0)[inside(calls)].sum())])
-    return Recorded(ops, in_calls, frames, kernel_ranges, nodes)
+    return EventCounts(ops, in_calls, frames, kernel_ranges, nodes)
 
 
-def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
+def with_left_out(recorded: EventCounts, timeline: Timeline) -> EventCounts:
     """The same including ops that were left out of the file after recording."""
     if not lacks_inner_ops(timeline):
         return recorded

@@ -18,7 +18,7 @@ from gpuprof.replay.transform import scaled
 from gpuprof.replay.unprofiled.host_pace import pace_and_spread
 from gpuprof.replay.unprofiled.phase_fit import Parts, fitted_to_parts
 from gpuprof.replay.unprofiled.planning import planning
-from gpuprof.replay.unprofiled.profiler_cost import Recorded, recorded_events, without
+from gpuprof.replay.unprofiled.profiler_cost import EventCounts, recorded_events, without
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Ratio, Share
 
@@ -114,7 +114,7 @@ def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
     )  # fmt: skip
 
 
-def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_ns: float) -> tuple[float, Graph]:
+def _fitted(graph: Graph, events: EventCounts, pace: float, least: float, measured_ns: float) -> tuple[float, Graph]:
     """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
 
     If the GPU limits the step, the step only says that the CPU is not slower than that. Fitting the CPU to the small

@@ -5,13 +5,15 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
 from gpuprof.report.words.fixes import chance, now_ns, step_after
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Characters, Convention, Px
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

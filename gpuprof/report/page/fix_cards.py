@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.plug_ins import declarations
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Evidence, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Evidence, Finding
 from gpuprof.report.code_lines import blocks, parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import duration
 from gpuprof.report.words import fixes
 from gpuprof.report.words.settle import settle
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)

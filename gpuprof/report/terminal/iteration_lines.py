@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.result.iteration_model import Iteration
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.stepbar import cells
@@ -25,7 +25,7 @@ def budget(iteration: Iteration, width: int) -> list[Text]:
 def bar_and_legend(iteration: words.Phased, width: int) -> list[Text]:
     """The bar, and its legend."""
     found = words.bar(iteration)
-    whole = Bar(0, iteration.mean_ns, tuple(Part(one.phase, one.ns, False) for one in found))
+    whole = Bar(0, iteration.mean_ns, tuple(BarPart(one.phase, one.ns, False) for one in found))
     line = Text(no_wrap=True, overflow="crop")
     for one, n in zip(found, cells(whole, width), strict=True):
         line.append(words.PAINTS[one.phase].fill * n, words.PAINTS[one.phase].terminal)

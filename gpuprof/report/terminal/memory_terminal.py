@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import Device, Difference, MemoryReport
 from gpuprof.report.lines import Column, flow, table
@@ -96,7 +96,7 @@ def _owners(device: Device, width: int) -> list[Text]:
 
 def _parts(owners: Sequence[tuple[str, int]], total: int, width: int) -> list[Text]:
     """A bar of owners in their letters and colours, and the legend of what it draws."""
-    whole = Bar(0, total, tuple(Part(owner, size, False) for owner, size in owners))
+    whole = Bar(0, total, tuple(BarPart(owner, size, False) for owner, size in owners))
     bar, items = Text(no_wrap=True, overflow="crop"), []
     for (owner, size), n in zip(owners, cells(whole, min(width, 60)), strict=True):
         if n:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.verdict import step_parts
-from gpuprof.diagnosis.verdict.step_parts import Bar, Part
+from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.report import labels, stepbar
 from gpuprof.report.lines import flow
 from gpuprof.report.numbers import share
@@ -76,11 +76,11 @@ def legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     return together if len(together) == 1 else flow([*work, *rest], width) + flow(causes, width)
 
 
-def _drawn(parts: Sequence[Part], bar: Bar) -> list[Part]:
+def _drawn(parts: Sequence[BarPart], bar: Bar) -> list[BarPart]:
     return [part for part in parts if part.ns >= stepbar.LEAST_LISTED * bar.total_ns]
 
 
-def _entries(parts: Sequence[Part], bar: Bar, least_part: float) -> list[Text]:
+def _entries(parts: Sequence[BarPart], bar: Bar, least_part: float) -> list[Text]:
     """An entry for each part, and one for all parts below a share of the step, if there are several."""
     small = [part for part in parts if part.ns < least_part * bar.total_ns]
     named = [part for part in parts if part not in small] if 1 < len(small) < len(parts) else list(parts)
@@ -92,6 +92,6 @@ def _entries(parts: Sequence[Part], bar: Bar, least_part: float) -> list[Text]:
     return found
 
 
-def _entry(part: Part, bar: Bar) -> Text:
+def _entry(part: BarPart, bar: Bar) -> Text:
     look = stepbar.paint(part)
     return Text.assemble((look.fill, look.terminal), f" {labels.part(part)} ", (share(part.ns, bar.total_ns), "bold"))

@@ -207,7 +207,7 @@ def _above(
     gains = any(gain for _, gain in times)
     for (time, gain), item in zip(times, items, strict=True):
         numbers = [Text(time, "bold"), *([Text(gain)] if gains else [])]
-        grid.add_row(*numbers, Prose(above_words.told(item, brief=brief)))
+        grid.add_row(*numbers, Prose(above_words.place_and_cause(item, brief=brief)))
     return [Prose(above_words.heading(diagnosis), "dim"), grid]
 
 

@@ -77,10 +77,10 @@ def gain(item: Item) -> str:
 def line(item: Item) -> str:
     """`31.5 ms  1.2–1.4×  train.py:42 step · the forward pass computed again (LlamaMLP): checkpointing keeps less
     memory`."""
-    return "  ".join(filter(None, (duration(item.ns), gain(item), told(item))))
+    return "  ".join(filter(None, (duration(item.ns), gain(item), place_and_cause(item))))
 
 
-def told(item: Item, *, brief: bool = False) -> str:
+def place_and_cause(item: Item, *, brief: bool = False) -> str:
     """Where, what and why, without the time. In brief: module and op only if the line of the user's code is not known,
     and that without its folders."""
     own, at = own_line(item), place(item)

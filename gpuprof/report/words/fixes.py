@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.result.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.diagnosis.result.fix import FixLine
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels
@@ -20,6 +21,7 @@ from gpuprof.report.words import words
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.settle import commands, fitting, settle
 from gpuprof.units import Assumed, Cells, Convention, Share
+from gpuprof.value_range import Range
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
-from gpuprof.diagnosis.result.diagnosis import Range
 from gpuprof.diagnosis.result.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
@@ -14,6 +13,7 @@ from gpuprof.report.numbers import amount, count, duration, duration_range, shar
 from gpuprof.report.stepbar import LEAST_LISTED, Paint
 from gpuprof.report.words.fixes import times_range
 from gpuprof.units import Convention, Names, Rows
+from gpuprof.value_range import Range
 
 PAINTS: dict[str, Paint] = {
     GENERATION: Paint("yellow", "#c98a00", "█"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from gpuprof.diagnosis.result.diagnosis import Finding
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.report.names import escape
 
 BEFORE_COMMAND = " -- "

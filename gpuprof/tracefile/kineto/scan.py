@@ -104,7 +104,7 @@ MIX_A = np.uint64(0x9E3779B97F4A7C15)
 
 def _kernel(name: str) -> Any:
     here = Path(__file__)
-    sources = [here.with_name(f"{part}.py") for part in ("scan_kernels", "scan_values", "scan_bytes")]
+    sources = [here.with_name(f"{part}.py") for part in ("scan_kernels", "scan_events", "scan_values", "scan_bytes")]
     return compiled_in("gpuprof.tracefile.kineto.scan_kernels", name, *sources, here)
 
 

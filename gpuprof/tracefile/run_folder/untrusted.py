@@ -1,4 +1,8 @@
-"""Validates values of a run's files, which cannot be trusted: an invalid value counts as missing."""
+"""Validates values of a run's files, which cannot be trusted: an invalid value counts as missing.
+
+One value at a time: msgspec converts a document into a struct as a whole or refuses it, so one damaged number, or a key
+that a later version writes in another way, would cost the run all that the document says.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import compiled, shapes_v
 from gpuprof.diagnosis.detect.compiled.foreseen_breaks import with_calls
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Fix, call
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.timeline.nesting import climb

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.detect.compiled.compiling import LENGTH_MULTIPLE, compiling_nodes, in_most_steps
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, described
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.timeline.startup import LOADING

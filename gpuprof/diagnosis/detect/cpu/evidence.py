@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.cpu.own_lines import own_lines
-from gpuprof.diagnosis.result.diagnosis import Evidence
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.links import around

@@ -17,7 +17,8 @@ from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.ranks.gang import Gang
-    from gpuprof.diagnosis.result.diagnosis import Finding, Issue
+    from gpuprof.diagnosis.result.diagnosis import Issue
+    from gpuprof.diagnosis.result.finding_model import Finding
     from gpuprof.diagnosis.result.run_model import Run
 
 Role = Literal["loader_workers", "batch_size", "padded_tokens", "communication", "gpu_clock"]

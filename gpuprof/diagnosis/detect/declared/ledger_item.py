@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from gpuprof.diagnosis.detect.declared.ledger_part import Part
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -36,7 +36,7 @@ class LedgerItem:
 class LedgerParts:
     """Items that a finding computes itself, because they are not what a proposal of it removes."""
 
-    parts: Callable[[Analysis], Iterator[Part]]
+    parts: Callable[[Analysis], Iterator[LedgerPart]]
     stage: Stage
     """Their place in the ledger's order."""
     unadvised: bool = True

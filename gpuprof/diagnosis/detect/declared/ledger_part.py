@@ -37,7 +37,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LedgerPart:
     """Something that the step may do without."""
 
     kind: Kind
@@ -57,12 +57,12 @@ class Part:
     """The function that runs there, from samples of unprofiled steps."""
 
 
-def part_of(graph: Graph, change: Change, what: str, why: str | None, kind: Kind | None = None) -> Part:
+def part_of(graph: Graph, change: Change, what: str, why: str | None, kind: Kind | None = None) -> LedgerPart:
     """What a change makes shorter as a part; without a kind that of the side, GPU or CPU, with most of its time."""
     nodes, left = shorter(graph, change)
     own, on_gpu = (float(graph.duration_ns[mask].sum()) for mask in (nodes, nodes & graph.on_gpu))
     side: Kind = "gpu" if 2 * on_gpu > own else "host"
-    return Part(kind or side, what=what, nodes=nodes, change=change, reach=left, why=why)
+    return LedgerPart(kind or side, what=what, nodes=nodes, change=change, reach=left, why=why)
 
 
 def shorter(graph: Graph, change: Change) -> tuple[Mask, float]:

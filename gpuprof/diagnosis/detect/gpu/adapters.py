@@ -77,11 +77,13 @@ class _Ops:
             return None
         norms = [self._norms(a, b) for a, b in units]
         scales = [found for found in map(self._scales, self._after(norms, real)) if found is not None]
-        dropouts = [found for found in map(self._dropout, real) if found is not None]
+        before = [self._dropout(pair) for pair in real]
+        dropouts = [at for at in before if at is not None]
         again = [at for first, last in scales for at in range(first, last + 1) if self.names[at] == _LINEAR]
         dora = self._nodes([*norms, *scales], with_python=True)
         dropout = self._nodes([(at, at) for at in (*dropouts, *(again if dropouts else ()))])
-        own = self._nodes([(a, self._end(b)) for a, b in real])
+        begins = [a - 1 if at == a - 1 else a for (a, _), at in zip(real, before, strict=True)]
+        own = self._nodes([(begin, self._end(b)) for begin, (_, b) in zip(begins, real, strict=True)], with_python=True)
         return Adapters(len(real), own | dropout | dora, dropout, dora, len(norms))
 
     def _is_pair(self, a: int, b: int) -> bool:

@@ -87,11 +87,18 @@ def _loops(ops: PassOps, first: int, end: int) -> list[tuple[int, int]]:
         if (
             max(names.values()) >= FEWEST_TENSORS
             and len({ops.widest(one) for one in reducing}) >= FEWEST_SHAPES
-            and not any(SCALES.search(ops.names[one]) for one in range(last + 1, min(last + 1 + OPS_TO_CLIP, end)))
+            and not _clips(ops, last, end)
         ):
             found.append((begin, last))
         at = max(at, begin + 1)
     return found
+
+
+def _clips(ops: PassOps, last: int, end: int) -> bool:
+    """Whether a loop that ends at `last` is followed by scaling, other than an optimizer's weight decay."""
+    behind = range(last + 1, min(last + 1 + OPS_TO_CLIP, end))
+    own = [at for at in behind if ops.in_optimizer[at] == ops.in_optimizer[last]]
+    return any(SCALES.search(ops.names[at]) for at in own)
 
 
 def _last(ops: PassOps, begin: int, end: int) -> int:

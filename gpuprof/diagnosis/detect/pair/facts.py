@@ -9,7 +9,8 @@ from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable, count, op_tabl
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, kernel_table
 from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.detect.pair.weights import weight_shapes
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Finding, Issue, Steps
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Steps
+from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.run_model import Energy
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.unit import STEP, Unit

@@ -63,6 +63,8 @@ class Again:
     """Names of the ops of the most frequent one, in order."""
     shape: Shape
     """Of the weight that it computes."""
+    every: tuple[Stretches, Stretches]
+    """Forward and backward work of all computations, the first ones too."""
 
 
 def repeated_weights(case: Analysis) -> Again | None:
@@ -107,6 +109,7 @@ def _find(case: Analysis) -> Again | None:
     return Again(
         _some(stretches, again), _some(backward, again), len(trained) / case.steps, parameters / case.steps,
         tuple(case.trace.strings[name] for name in names), shapes_in(case, int(ops.dims[rows[b]]))[place] or (),
+        (stretches, backward),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.report.page.views.timeline_window import Part
+from gpuprof.report.page.views.timeline_window import DrawnRows
 from gpuprof.tracefile.trace import ABSENT, I64, Trace
 from gpuprof.units import Code, Convention, Points, Published
 
@@ -26,7 +26,7 @@ class Line:
     value: I64
 
 
-def memory_lines(trace: Trace, part: Part, most: int = MOST_POINTS) -> list[Line]:
+def memory_lines(trace: Trace, part: DrawnRows, most: int = MOST_POINTS) -> list[Line]:
     """Bytes allocated on each GPU over the part; none where the recording has no allocations."""
     memory = trace.memory
     lines = []

@@ -11,7 +11,7 @@ from gpuprof.report import labels
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.page.views.texts import Texts, coded
-from gpuprof.report.page.views.timeline_window import Part
+from gpuprof.report.page.views.timeline_window import DrawnRows
 from gpuprof.report.page.views.tracks import Track
 from gpuprof.report.page.views.view_colours import BY_CATEGORY, BY_CAUSE, BY_PHASE
 from gpuprof.report.palette import CAUSE_PAINTS
@@ -33,7 +33,9 @@ SLIVER_NS: Convention[WholeNs] = 20_000
 _LABELS = {name: CAUSE_PAINTS[name].label for name in CAUSES}
 
 
-def gpu_tracks(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, device: int, group: int) -> list[Track]:
+def gpu_tracks(
+    timeline: Timeline, gaps: GapColumns, part: DrawnRows, texts: Texts, device: int, group: int
+) -> list[Track]:
     """The tracks of one device."""
     gpu = timeline.trace.gpu
     rows = part.gpu[gpu.device[part.gpu] == device]
@@ -45,7 +47,7 @@ def gpu_tracks(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, d
     ]
 
 
-def _waits(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, device: int, group: int) -> Track:
+def _waits(timeline: Timeline, gaps: GapColumns, part: DrawnRows, texts: Texts, device: int, group: int) -> Track:
     """The device's gaps in the window, each in the colour of its main cause."""
     mine = np.flatnonzero((gaps.device == device) & (gaps.start_ns >= part.low_ns) & (gaps.start_ns < part.high_ns))
     names = np.array([texts.add(_LABELS[name]) for name in CAUSES])

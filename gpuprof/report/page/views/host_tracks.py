@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.diagnosis.idle.gaps import calls_by_cause
 from gpuprof.report.names import shown
 from gpuprof.report.page.views.texts import Texts, coded
-from gpuprof.report.page.views.timeline_window import Part
+from gpuprof.report.page.views.timeline_window import DrawnRows
 from gpuprof.report.page.views.tracks import Track
 from gpuprof.report.page.views.view_colours import BY_PHASE, number
 from gpuprof.timeline.phases import PHASES
@@ -21,7 +21,7 @@ MOST_THREADS: Convention[Threads] = 24
 """The busiest threads are drawn, at most this many; a data loader may have hundreds that do nothing."""
 
 
-def threads_of(timeline: Timeline, part: Part) -> tuple[list[int], int]:
+def threads_of(timeline: Timeline, part: DrawnRows) -> tuple[list[int], int]:
     """(threads to draw, the main one first, then by number of events; how many are left out)."""
     trace = timeline.trace
     parts = ((trace.ops, part.ops), (trace.calls, part.calls), (trace.frames, part.frames))
@@ -42,7 +42,9 @@ def thread_name(timeline: Timeline, thread: int) -> str:
     return f"autograd · {name}" if thread in timeline.host.autograd else name
 
 
-def host_tracks(timeline: Timeline, part: Part, texts: Texts, thread: int, group: int, is_open: bool) -> list[Track]:
+def host_tracks(
+    timeline: Timeline, part: DrawnRows, texts: Texts, thread: int, group: int, is_open: bool
+) -> list[Track]:
     """Ops and calls of one thread as one track, its frames as another."""
     trace = timeline.trace
     ops = part.ops[trace.ops.thread[part.ops] == thread]

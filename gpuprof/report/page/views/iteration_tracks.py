@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.record.phase_names import GENERATION, TRAINING, TRAINING_PARTS
 from gpuprof.report.page.views.texts import Texts
-from gpuprof.report.page.views.timeline_window import Part
+from gpuprof.report.page.views.timeline_window import DrawnRows
 from gpuprof.report.page.views.tracks import Track
 from gpuprof.report.page.views.view_colours import ITERATION, number
 from gpuprof.timeline.intervals import clip
@@ -16,7 +16,7 @@ from gpuprof.timeline.workload import single_token_embeddings
 from gpuprof.tracefile.trace import I64
 
 
-def iteration_tracks(timeline: Timeline, part: Part, texts: Texts, group: int) -> list[Track]:
+def iteration_tracks(timeline: Timeline, part: DrawnRows, texts: Texts, group: int) -> list[Track]:
     """The phases as the program marked them, and the decode steps, collapsed at first; none where nothing is marked."""
     spans = [span for span in phase_spans(timeline.trace) if span.end_ns > part.low_ns and span.start_ns < part.high_ns]
     if not spans:
@@ -30,7 +30,7 @@ def iteration_tracks(timeline: Timeline, part: Part, texts: Texts, group: int) -
     return [phases, _decoding(timeline, spans, part, texts, group)]
 
 
-def _decoding(timeline: Timeline, spans: list[PhaseSpan], part: Part, texts: Texts, group: int) -> Track:
+def _decoding(timeline: Timeline, spans: list[PhaseSpan], part: DrawnRows, texts: Texts, group: int) -> Track:
     """Decode steps, and the decoding that was not recorded."""
     hidden = clip(unrecorded(timeline.trace), part.low_ns, part.high_ns)
     start, end = decode_steps(timeline, spans)

@@ -8,7 +8,7 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.names import escape, shown
 from gpuprof.report.page.views.iteration_tracks import iteration_tracks
 from gpuprof.report.page.views.texts import Texts
-from gpuprof.report.page.views.timeline_window import Part
+from gpuprof.report.page.views.timeline_window import DrawnRows
 from gpuprof.report.page.views.tracks import Track
 from gpuprof.report.page.views.view_colours import BY_PHASE, number
 from gpuprof.timeline.phases import PHASES
@@ -16,7 +16,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import I64, OP
 
 
-def overview_tracks(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts, group: int) -> list[Track]:
+def overview_tracks(diagnosis: Diagnosis, timeline: Timeline, part: DrawnRows, texts: Texts, group: int) -> list[Track]:
     """Those for which the recording has data."""
     of_iterations = diagnosis.iteration is not None and len(timeline.host.generation) > 0
     tracks = iteration_tracks(timeline, part, texts, group) if of_iterations else []
@@ -25,7 +25,7 @@ def overview_tracks(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts:
     return [track for track in tracks if len(track.start_ns)]
 
 
-def _steps(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
+def _steps(timeline: Timeline, part: DrawnRows, texts: Texts, group: int) -> Track:
     steps = timeline.steps
     rows = np.flatnonzero((steps.start_ns >= part.low_ns) & (steps.start_ns < part.high_ns))
     names = [texts.add(f"step {i + 1}" if steps.source != "none" else "recording") for i in rows.tolist()]
@@ -38,7 +38,7 @@ def _steps(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
     )  # fmt: skip
 
 
-def _phases(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
+def _phases(timeline: Timeline, part: DrawnRows, texts: Texts, group: int) -> Track:
     start, end, phase = host_phase_spans(timeline)
     rows = np.flatnonzero((end > part.low_ns) & (start < part.high_ns))
     names = np.array([texts.add(name) for name in PHASES])
@@ -69,7 +69,7 @@ def host_phase_spans(timeline: Timeline) -> tuple[I64, I64, I64]:
     return cuts[first], np.append(cuts[first[1:]], high), phase[first]
 
 
-def _findings(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
+def _findings(diagnosis: Diagnosis, timeline: Timeline, part: DrawnRows, texts: Texts, group: int) -> Track:
     """The places that are evidence of findings."""
     low = timeline.window[0]
     spans = [

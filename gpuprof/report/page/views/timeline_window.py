@@ -18,7 +18,7 @@ MOST_EVENTS: Measured[Events] = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DrawnRows:
     """Rows of the recording's tables that are drawn, and the time that they cover on the recording's own clock."""
 
     low_ns: int
@@ -35,7 +35,7 @@ class Part:
         return len(self.ops) + len(self.calls) + len(self.gpu) + len(self.frames)
 
 
-def choose(timeline: Timeline, most: int = MOST_EVENTS) -> Part:
+def choose(timeline: Timeline, most: int = MOST_EVENTS) -> DrawnRows:
     """At most about `most` events: the whole recording, else representative steps, else those without Python frames,
     else only the longer host events. GPU events are never left out.
     """
@@ -51,7 +51,7 @@ def choose(timeline: Timeline, most: int = MOST_EVENTS) -> Part:
     if part.events <= most:
         return part
     note = f"{part.note} Python frames are left out.".strip() if len(part.frames) else part.note
-    part = Part(part.low_ns, part.high_ns, part.ops, part.calls, part.gpu, part.frames[:0], note)
+    part = DrawnRows(part.low_ns, part.high_ns, part.ops, part.calls, part.gpu, part.frames[:0], note)
     if part.events <= most:
         return part
     return _longest(trace, part, most)
@@ -91,14 +91,14 @@ def _finished(timeline: Timeline) -> int:
     return min(max(timeline.window[1], int(ends.max()) if len(ends) else 0), near(timeline)[1])
 
 
-def _within(trace: Trace, low: int, high: int, note: str) -> Part:
+def _within(trace: Trace, low: int, high: int, note: str) -> DrawnRows:
     """What begins in [low, high)."""
     tables = (trace.ops, trace.calls, trace.gpu, trace.frames)
     ops, calls, gpu, frames = (np.flatnonzero((t.start_ns >= low) & (t.start_ns < high)) for t in tables)
-    return Part(low, high, ops, calls, gpu, frames, note)
+    return DrawnRows(low, high, ops, calls, gpu, frames, note)
 
 
-def _longest(trace: Trace, part: Part, most: int) -> Part:
+def _longest(trace: Trace, part: DrawnRows, most: int) -> DrawnRows:
     """Leaves out the shortest host events."""
     room = max(most - len(part.gpu), most // 10)
     of_ops = (trace.ops.end_ns - trace.ops.start_ns)[part.ops]
@@ -110,4 +110,4 @@ def _longest(trace: Trace, part: Part, most: int) -> Part:
     ops, calls = part.ops[of_ops >= least], part.calls[of_calls >= least]
     left_out = len(ns) - len(ops) - len(calls)
     note = f"{part.note} {left_out:,} host events shorter than {least / 1e3:,.1f} µs are left out.".strip()
-    return Part(part.low_ns, part.high_ns, ops, calls, part.gpu, part.frames, note)
+    return DrawnRows(part.low_ns, part.high_ns, ops, calls, part.gpu, part.frames, note)

@@ -20,7 +20,7 @@ from gpuprof.report.page.views.host_tracks import host_tracks, thread_name, thre
 from gpuprof.report.page.views.kernel_rows import kernel_rows
 from gpuprof.report.page.views.overview import overview_tracks
 from gpuprof.report.page.views.texts import Texts
-from gpuprof.report.page.views.timeline_window import MOST_EVENTS, Part, choose, near
+from gpuprof.report.page.views.timeline_window import MOST_EVENTS, DrawnRows, choose, near
 from gpuprof.report.page.views.tracks import Track, assemble
 from gpuprof.report.page.views.trees import Tree
 from gpuprof.timeline.timeline import Timeline
@@ -98,7 +98,7 @@ def _tree_columns(name: str, tree: Tree) -> Columns:
 
 
 def _tracks(
-    diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts
+    diagnosis: Diagnosis, timeline: Timeline, part: DrawnRows, texts: Texts
 ) -> tuple[list[dict[str, str]], list[Track], list[tuple[int, Line]], int]:
     """(groups, tracks, counters with the number of their track, host threads left out)."""
     groups = [{"name": "overview", "kind": "overview"}]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """An expected value and its 80 % interval."""
+    """An expected value and its 80 % interval; the unit is in the name of the field that holds it."""
 
     low: float
     expected: float

@@ -1,0 +1,74 @@
+"""Optimizers that step one parameter group after another, each with launches and Python of its own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.calibration import kernels as calibrated
+from gpuprof.replay.stretches import Stretches, place
+from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Entries, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+LISTS = (re.compile(r"^aten::_fused_"), re.compile(r"^aten::_foreach_"))
+"""Ops on all tensors of a group: one for each, or several of each name."""
+FEWEST_GROUPS: Assumed[Entries] = 16
+"""Fewest parameter groups that are worth a look: a rate for each layer, with and without decay, takes that many."""
+MOST_DISTINCT: Assumed[Share] = 0.5
+"""Most groups with settings of their own, as a share of all, for merging the others to be worth a look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroups:
+    """Steps of an optimizer in the window."""
+
+    steps: Stretches
+    count: int
+    """Groups of a step."""
+    left: tuple[float, float, float]
+    """Share of them that is left where groups of the same settings are one: best, expected, worst."""
+    known: bool
+    """Whether the run says how many settings differ."""
+
+
+def find_parameter_groups(case: Analysis, ranges: Mask) -> ParameterGroups | None:
+    """Many groups of few settings; `ranges`: the optimizers' steps. None where there are few, or all differ."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    rows = np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.end_ns <= high))
+    steps = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    counts = _counts(case, steps)
+    many = counts >= FEWEST_GROUPS
+    if not many.any():
+        return None
+    count = int(np.median(counts[many]))
+    some = Stretches(steps.thread[many], steps.start_ns[many], steps.end_ns[many])
+    optimizer = (case.run.optimizer or {}) if case.run else {}
+    groups, distinct = optimizer.get("groups"), optimizer.get("distinct_groups")
+    # Tensors of several types or devices in a group are several calls.
+    if isinstance(groups, int) and isinstance(distinct, int) and distinct > 0 and FEWEST_GROUPS <= groups <= count:
+        left = distinct / groups
+        return ParameterGroups(some, count, (left, left, left), True) if left <= MOST_DISTINCT else None
+    best, usual, worst = (min(number / count, 1.0) for number in calibrated.GROUPS_LEFT.rising)
+    return ParameterGroups(some, count, (best, usual, worst), False)
+
+
+def _counts(case: Analysis, steps: Stretches) -> I64:
+    """Groups of each step: its fused ops, or else how often that of its ops on lists comes that comes least."""
+    ops = case.trace.ops
+    found = np.zeros(len(steps), np.int64)
+    for pattern in LISTS:
+        rows = np.flatnonzero(case.ops_named(pattern.match) & (ops.kind == OP))
+        where = place(steps, ops.thread[rows].astype(np.int64), ops.start_ns[rows])
+        rows, where = rows[where >= 0], where[where >= 0]
+        names, name = np.unique(ops.name[rows], return_inverse=True)
+        table = np.zeros((len(steps), len(names)), np.int64)
+        np.add.at(table, (where, name), 1)
+        least = np.where(table > 0, table, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+        found = np.where((found == 0) & (table.sum(axis=1) > 0), least, found)
+    return found
