@@ -1,5 +1,4 @@
-"""The verdict of a recording whose training is still sampled, by a process of its own, so that nobody waits for the
-samples."""
+"""The verdict of a recording whose training is still being sampled: a second process makes it without the samples."""
 
 from __future__ import annotations
 
