@@ -47,6 +47,11 @@ Mended after dora_speech, t5_adafactor, lightning_debugging and large_vocabulary
 optimizers of libraries in optimizer, statistics of gradients in step_metrics, labels that were not seen in
 needless_logits.
 
+Named once eleven programs were measured whose author did not know the list of findings: expanded_product in
+codebook_distances, frozen_encoder in dpo_reference and latents_each_step, odd_sizes in gpt2_added_tokens,
+separate_passes in triplet_passes. They were shown before they were named so; recall_first_contact.json counts them as
+missed.
+
 Mended after pairwise_loss, spectral_heads and grown_by_cat were measured: python_loop (loops in loops, the walk over
 autograd's nodes), rebuilt_weights (weights computed again), recurrent_loop (a layer called for each step), and what is
 taken for generation.
@@ -453,6 +458,11 @@ Gained 10 % and not shown (role test):
 CONTACT = """
 Rules are improved once their misses are known, including misses on programs of role test. What gpuprof said of
 {programs} of them before anyone had looked at what they measured ({pairs} pairs):
+
+Whoever wrote the last eleven of them did not know the list of findings, and left six changes without one that a
+finding proposes (expanded_product twice, frozen_encoder twice, odd_sizes and separate_passes). Here they count as
+missed, although all six were shown, five of them with what they measured in the interval; in the table above they count
+as shown.
 
 | first contact | role test |
 |---|---|

@@ -101,8 +101,11 @@ def _operand(node: Any, place: int, name: str) -> Any:
     tensor = kept(getattr(node, f"_raw_saved_{name}", None))
     if tensor is None:
         return None
-    where = tensor.untyped_storage()._cdata, tensor.storage_offset()
-    return *where, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)
+    try:
+        where = tensor.untyped_storage()._cdata, tensor.storage_offset()
+        return *where, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)
+    except (AttributeError, NotImplementedError, RuntimeError):  # sparse, or of a class without a storage of its own
+        return None
 
 
 def _bias(node: Any) -> Any:

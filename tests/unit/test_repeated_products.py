@@ -57,6 +57,12 @@ def test_other_operands_are_no_repetition():
     assert not repeated_products((loose[:, :4] @ trained[:4] + loose[:, 4:] @ trained[4:]).sum().grad_fn)
 
 
+def test_operands_without_a_storage_are_unknown():
+    x = torch.randn(4, 4).to_sparse()
+    weight = torch.randn(4, 4, requires_grad=True)
+    assert not repeated_products((torch.mm(x, weight) + torch.mm(x, weight)).sum().grad_fn)
+
+
 def test_checkpointed_parts_are_not_computed_again():
     calls: list[str] = []
     model = net(again=True)

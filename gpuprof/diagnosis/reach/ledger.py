@@ -48,7 +48,7 @@ LEAST_ITEM_SHARE: Convention[Share] = 1e-3
 
 
 LEAST_SAMPLED_ITEM: Assumed[Share] = 0.02
-"""Smallest share of the step of a CPU item for which its function is looked up in the samples."""
+"""Smallest share of the step of an item for which its function is looked up in the samples."""
 
 
 def above_reach(case: Analysis, usual_ns: int | None, advised: Sequence[str]) -> AboveReach | None:
@@ -87,8 +87,8 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Sequence[str]) ->
 
 
 def _sampled(case: Analysis, part: LedgerPart, ns: int, now: int) -> Sampled | None:
-    """The sampled function of a CPU item that takes a good part of the step."""
-    return sampled_in(case, part.nodes) if part.kind != "gpu" and ns >= LEAST_SAMPLED_ITEM * now else None
+    """The sampled function of the CPU's part of an item that takes a good part of the step."""
+    return sampled_in(case, part.nodes) if ns >= LEAST_SAMPLED_ITEM * now else None
 
 
 def _with_sampled(where: Where, sampled: Sampled | None) -> Where:

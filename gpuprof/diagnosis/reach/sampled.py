@@ -10,6 +10,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.ledger_part import Sampled
 from gpuprof.diagnosis.sampled.host_calls import Stacks
 from gpuprof.diagnosis.sampled.sampled_places import FEWEST_SAMPLES, placed, weights
+from gpuprof.tracefile.run_folder.samples import Function
 from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Share
 
@@ -17,6 +18,8 @@ NAMING_SHARE: Assumed[Share] = 0.5
 """Smallest share of a place's samples that must have a function in their stack to name the place after it."""
 LOOP_SHARE: Assumed[Share] = 0.9
 """A function in at least this share of all samples is the loop around the steps, whose name says little."""
+LAYERS = "torch/nn/modules/"
+"""Folder of torch's own layers."""
 PART_SHARE: Assumed[Share] = 0.2
 """Smallest share of a place's samples of a function that is named as one of several."""
 
@@ -45,6 +48,8 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
                 inside[frame.function] += mine
                 depth[frame.function] += mine * level
     most = [one for one, ns in inside.items() if ns >= NAMING_SHARE * weight.sum()]
+    # That torch's own layers run says less than who calls them.
+    most = [one for one in most if not _is_layer(stacks.functions[one])] or most
     if not most:
         return None
     best = max(most, key=lambda one: (depth[one] / inside[one], inside[one]))
@@ -53,6 +58,11 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
     always = sum(any(frame.function == best for frame in path) for path in stacks.of_sample) >= LOOP_SHARE * len(weight)
     parts = _parts(stacks, weight, best) if always else ()
     return Sampled(function.name, function.file, line, inside[best] / float(weight.sum()), parts)
+
+
+def _is_layer(function: Function) -> bool:
+    """Whether a function is the forward pass of one of torch's own layers."""
+    return function.file.startswith(LAYERS) and function.name.endswith("forward")
 
 
 def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float], ...]:

@@ -31,8 +31,9 @@ DRAWS: Assumed[Draws] = 40
 _CLOSE = "what would gain most differs within the noise of what was measured"
 """Why the verdict is unclear if the recording lacks nothing."""
 
-NEEDED = ("launch", "python", "unknown")
-"""Parts of the CPU's time that every training has, and what was not recorded."""
+NEEDED = ("launch", "python", "unknown", "slow_call")
+"""Parts of the CPU's time that every training has, and what is not known: slow calls only where nothing says what they
+do."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
@@ -82,10 +83,9 @@ def host_cause(graph: Graph) -> str | None:
         return "launch"
     by_gain = sorted(gains, key=lambda name: -gains[name])
     close = [name for name in by_gain if gains[by_gain[0]] - gains[name] < EQUAL_SENSITIVITY * step]
-    largest = next((name for name in close if name not in NEEDED), by_gain[0])
-    if largest == "unknown":
-        return None
-    return slow_kind(graph) if largest == "slow_call" else largest
+    named = {name: slow_kind(graph) if name == "slow_call" else name for name in close}
+    largest = next((cause for cause in named.values() if cause not in NEEDED), named[by_gain[0]])
+    return None if largest == "unknown" else largest
 
 
 def slow_kind(graph: Graph) -> str:
