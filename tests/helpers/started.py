@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuprof import runfile
 from helpers.paths import ROOT
 
 PYTHON = sys.executable
@@ -136,3 +137,16 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest of a run."""
+    found = runfile.read_json(folder / runfile.MANIFEST)
+    assert found is not None
+    return found
+
+
+def only_run(cwd: Path) -> Path:
+    """The one run that was recorded in a folder."""
+    (folder,) = [path for path in (cwd / runfile.RUNS).iterdir() if not path.is_symlink()]
+    return folder
