@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from .attached import Attached
+from .batch import BatchWork
 from .guard import came_from_signal_handler, failed
 from .regular_steps import Regular, Shape
 from .step_clock import OPTIMIZER, StepClock
@@ -25,6 +26,10 @@ from .step_meter import Ended, StepMeter
 from .stretch import RESERVE, Stretch
 from .tape import KEPT_NS, MOST_EVENTS
 from .timing import NO_TASK, NOT_READ, capturing_check, graph_task
+
+Batch = tuple[int, Shape, BatchWork | None]
+Used = tuple[Shape, BatchWork | None]
+"""A batch that the model has not been called with yet."""
 
 
 class BareSteps:
@@ -42,8 +47,8 @@ class BareSteps:
         self._attached, self._add_line, self._full = attached, add_line, full
         self.thread, self.left = clock.thread, left
         self._until_ns = 0 if uses_gpu else perf_counter_ns() + KEPT_NS
-        self._batches: list[tuple[int, Shape]] = []
-        """(ns that it was waited for, shape) of each batch."""
+        self._batches: list[Batch] = []
+        """(ns that it was waited for, shape, what its values say if they were read) of each batch."""
         self._ends: list[tuple[Any, ...]] = []
         self._of_step: list[int] = []
         """Not empty if the current step has fetched a batch."""
@@ -75,6 +80,7 @@ class BareSteps:
         now, identity, thread = perf_counter_ns, get_ident, self.thread
         known, key, most = self.regular.iterator, self.regular.key, self.regular.fetches
         batches, of_step = self._batches, self._of_step
+        ration, read = self._meter.work.ration, self._meter.work.rationed
 
         def wrapper(iterator: Any) -> Any:
             if identity() != thread:
@@ -89,7 +95,8 @@ class BareSteps:
             try:
                 batch = fetch(iterator)
                 ended = now()
-                batches.append((ended - begun, (batch if key is None else batch[key]).shape))
+                shape = (batch if key is None else batch[key]).shape
+                batches.append((ended - begun, shape, read(batch, ended) if ended >= ration.next_ns else None))
                 of_step.append(ended)
             except Exception as error:
                 if batch is None:  # the loader's own: it has no more
@@ -168,7 +175,8 @@ class BareSteps:
         self._is_over = True
         self._attached.resume()
         offset_ns = time.time_ns() - perf_counter_ns()
-        pending, given = deque(self.regular.ahead), 0
+        pending = deque[Used]((shape, None) for shape in self.regular.ahead)
+        given = 0
         for number, at, ops, until, lumps, memory, begun in self._ends:
             self._give(self._batches[given:until], pending, used=until - given)
             given = until
@@ -177,17 +185,17 @@ class BareSteps:
         rest = self._batches[given:]
         # What has ended the steps, mostly another batch, came after the passes of those before.
         self._give(rest, pending, len(rest) if self.regular.alternates or len(rest) >= self.regular.fetches else 0)
-        self.regular = replace(self.regular, ahead=tuple(pending))
+        self.regular = replace(self.regular, ahead=tuple(shape for shape, _ in pending))
 
-    def _give(self, batches: list[tuple[int, Shape]], pending: deque[Shape], used: int) -> None:
+    def _give(self, batches: list[Batch], pending: deque[Used], used: int) -> None:
         """Hands one step's batches to the meter, and its calls and backward passes. used: how many batches of the step
         the model was trained on."""
         meter, regular = self._meter, self.regular
-        for waited_ns, shape in batches:
+        for waited_ns, shape, told in batches:
             meter.fetched(waited_ns)
-            meter.work.add_batch(None if regular.sees_calls else regular.work_of(shape))
+            meter.work.add_batch(None if regular.sees_calls else told or regular.work_of(shape))
             meter.samples.fetched(regular.samples_of(shape))
-            pending.append(shape)
+            pending.append((shape, told))
         at = meter.begun_ns
         if used and regular.sees_calls:
             for work, shape in self._calls(pending, used):
@@ -195,11 +203,12 @@ class BareSteps:
         for _ in range(regular.passes * used // regular.fetches):
             meter.backward(at)
 
-    def _calls(self, pending: deque[Shape], used: int) -> list[tuple[Any, Shape]]:
+    def _calls(self, pending: deque[Used], used: int) -> list[tuple[Any, Shape]]:
         """The work and shape of each call with this many batches."""
         regular = self.regular
-        shapes = [pending.popleft() for _ in range(min(used, len(pending)))]
+        batches = [pending.popleft() for _ in range(min(used, len(pending)))]
         if regular.calls is None:
-            return [(regular.work_of(shape), shape) for shape in shapes]
+            return [(told or regular.work_of(shape), shape) for shape, told in batches]
+        shapes = [shape for shape, _ in batches]
         is_usual = all(shape in regular.usual for shape in shapes)
         return [(work if is_usual else None, shapes[0] if shapes else ()) for work in regular.calls]

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 ENOUGH_S: Assumed[Seconds] = 4.0
 """The stretch lasts at least this long, if the training has enough steps."""
-SOON_S: Assumed[Seconds] = 2.5
-"""The same on machines with MANY_CORES, where it is sampled more often: a verdict may wait for it."""
 FEWEST_STEPS: Assumed[Steps] = 2
 """Steps that are sampled even if they are long."""
 USUAL_SAMPLES: Assumed[Samples] = 2000
@@ -149,17 +147,12 @@ class Sampling:
             # If the sampler is gone, this raises an error here instead of sending SIGPIPE to the program.
             data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
 
-    @property
-    def _enough_s(self) -> float:
-        is_quick = (os.cpu_count() or 1) >= MANY_CORES and not self._is_slow
-        return SOON_S if is_quick else ENOUGH_S
-
     def begin(self, steps: int, extends: bool, iteration: int = 0) -> int:
         """The stretch begins; returns its steps. steps: as planned. extends: it lasts until it is long
         enough. iteration: steps of one, which is sampled whole. Raises OSError."""
         if extends:
-            steps = fewer_steps(steps, self._step_s, self._enough_s, iteration)
-        expected_s = max(steps * self._step_s, self._enough_s if extends else 0.0)
+            steps = fewer_steps(steps, self._step_s, iteration)
+        expected_s = max(steps * self._step_s, ENOUGH_S if extends else 0.0)
         least = LEAST_PERIOD_NS * (SLOW_READING if self._is_slow else 1)
         if expected_s < SHORT_S and (os.cpu_count() or 1) >= MANY_CORES:
             least //= 2
@@ -180,7 +173,7 @@ class Sampling:
 
     def wants_more(self) -> bool:
         """Whether the stretch is still too short."""
-        return self._steps_ns[-1] - self._steps_ns[0] < self._enough_s * 1e9
+        return self._steps_ns[-1] - self._steps_ns[0] < ENOUGH_S * 1e9
 
     def end(self, first_step: int) -> None:
         """The stretch is over; the sampler writes what it has. first_step: number of its first step. Raises OSError."""
@@ -197,10 +190,10 @@ class Sampling:
             _allow(0)
 
 
-def fewer_steps(planned: int, step_s: float, enough_s: float, iteration: int) -> int:
+def fewer_steps(planned: int, step_s: float, iteration: int) -> int:
     """Steps to sample before the first look at whether the stretch is long enough: no more than needed, but whole
     iterations. planned: the most."""
-    needed = math.ceil(enough_s / step_s) if step_s > 0 else planned
+    needed = math.ceil(ENOUGH_S / step_s) if step_s > 0 else planned
     return min(planned, max(needed, FEWEST_STEPS, iteration))
 
 

@@ -303,15 +303,15 @@ class Session(NotedSteps):
         if self._stage not in WATCHED_STAGES:
             self._watch = self._regular = None
         self._may_be_profiled = not self._attached.sees_profilers or profiler_is_active()
+        self._journal.begin_stage(self._stage, self._step + 1)
+        if self._stage in ("sampling", "after"):
+            self._write()  # the reader of the recording waits for the samples of a training of unknown length
         self._free.begin(self._stage, self._devices)
         if self._stage == "baseline_sync":
             synchronise(self._devices)
         elif self._stage == "sampling" and self._sampling is not None:
             whole = self._meter.phases.iteration_steps
             self._left = self._sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
-        self._journal.begin_stage(self._stage, self._step + 1)
-        if self._stage == "after":
-            self._write()  # the reader of the recording waits for the samples of a training of unknown length
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
 
 import gpuprof
-from gpuprof.cli.shared import read_ahead
+from gpuprof.cli.shared import after_recording, read_ahead
 
 RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 
@@ -42,8 +45,36 @@ def test_nothing_is_waited_for_once_the_training_has_ended(tmp_path: Path, monke
 def test_a_trace_read_ahead_gives_the_same_diagnosis(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(read_ahead, "FEWEST_CORES", 1)
     monkeypatch.setattr(read_ahead, "wait_for_samples", lambda folder: None)
+    assert read_ahead.is_worth_showing_early(RUN) is False, "its training has ended"
     ahead = read_ahead.read(RUN, running=True)
     assert ahead.loaded is not None
     found, usual = gpuprof.diagnose(ahead), gpuprof.diagnose(RUN)
     assert (found.verdict, found.steps, found.budget) == (usual.verdict, usual.steps, usual.budget)
     assert [one.id for one in found.findings] == [one.id for one in usual.findings]
+
+
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_verdict_does_not_wait_for_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fails: bool
+):
+    run = tmp_path / "run"
+    shutil.copytree(RUN, run)
+    waited = tmp_path / "waited"
+    monkeypatch.setattr(read_ahead, "is_worth_showing_early", lambda folder: True)
+
+    def wait(folder: Path) -> None:
+        for _ in range(600):
+            if fails or (folder / after_recording.VERDICT).exists():
+                break
+            time.sleep(0.1)
+        waited.touch()
+
+    monkeypatch.setattr(read_ahead, "wait_for_samples", wait)
+    if fails:
+        parent, page = os.getpid(), after_recording._page
+        monkeypatch.setattr(after_recording, "_page", lambda one: page(one) if os.getpid() == parent else 1 // 0)
+    diagnosis = after_recording.show_verdict(run, running=True)
+    shown = capfd.readouterr().err
+    assert waited.exists() and shown.count("replay error") == 1
+    assert ("the recording took" in shown) is not fails
+    assert diagnosis.verdict.bound and (run / after_recording.VERDICT).exists()

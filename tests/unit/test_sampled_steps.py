@@ -11,12 +11,12 @@ from gpuprof.record.sampling import FEWEST_STEPS, fewer_steps
     ("planned", "step_s", "iteration", "sampled"),
     [
         (50, 0.002, 0, 50),  # more follow until it is long enough
-        (10, 0.5, 0, 5),
-        (4, 1.3, 0, 2),
-        (4, 4.0, 0, FEWEST_STEPS),
-        (8, 0.5, 8, 8),  # an iteration of eight optimizer steps
+        (25, 0.2, 0, 20),
+        (10, 0.9, 0, 5),
+        (4, 4.5, 0, FEWEST_STEPS),
+        (8, 0.9, 8, 8),  # an iteration of eight optimizer steps
         (2, 0.0, 0, 2),
     ],
 )
 def test_long_steps_are_sampled_no_longer_than_needed(planned: int, step_s: float, iteration: int, sampled: int):
-    assert fewer_steps(planned, step_s, 2.5, iteration) == sampled
+    assert fewer_steps(planned, step_s, iteration) == sampled

@@ -32,7 +32,7 @@ def _loop(tmp_path, one, *, tensors: int = TENSORS, steps: int = 3) -> Analysis:
 
 
 def _norm(program: Program, _: int) -> None:
-    program.plain("linalg_vector_norm", [64])
+    program.plain("linalg_vector_norm", [1024, 1024])
     program.item()
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from gpuprof import runfile
 from gpuprof.cli.shared import read_ahead, several_nodes
+from gpuprof.cli.shared.early_verdict import EarlyVerdict, said
 from gpuprof.record.last_words import VERDICT
 from gpuprof.record.nodes import shared_url
 from gpuprof.record.options import options_of
@@ -148,23 +149,47 @@ def is_read(folder: Path) -> bool:
 
 def show_verdict(folder: Path, running: bool) -> Diagnosis:
     """Prints the whole diagnosis to stderr in one write, and keeps its first lines in a file for the end of the run.
-    If that file exists, the diagnosis has been printed before.
+    If that file exists, the diagnosis has been printed before. While the training is sampled, another process prints
+    the diagnosis without the samples; then only what they add is printed, or all of it if they change the verdict.
     """
     import gpuprof
 
     laps = read_ahead.Laps()
     laps.end("until it was read")
-    diagnosis = gpuprof.diagnose(read_ahead.read(folder, running, laps))
-    laps.end("diagnosing")
-    if (folder / VERDICT).is_file():
+    found = read_ahead.read(folder, running)
+    laps.end("reading")
+
+    def diagnose_and_show() -> Diagnosis:
+        diagnosis = gpuprof.diagnose(found)
+        laps.end("diagnosing")
+        if not (folder / VERDICT).is_file():
+            _show(_page(diagnosis))
+            laps.end("printing")
+            keep_verdict(folder, diagnosis)
+            _tell_cost(folder, diagnosis, laps)
         return diagnosis
-    page = _page(diagnosis)
+
+    early = None
+    if running and not (folder / VERDICT).is_file() and read_ahead.is_worth_showing_early(folder):
+        with contextlib.suppress(OSError):
+            early = EarlyVerdict(diagnose_and_show)
+    if running:
+        read_ahead.wait_for_samples(folder)
+        laps.end("waiting for samples")
+    if early is None:
+        diagnosis = diagnose_and_show()
+    else:
+        diagnosis = gpuprof.diagnose(found)
+        is_the_same = early.shown() == said(diagnosis)
+        _show(_functions(diagnosis) if is_the_same else _page(diagnosis))
+        keep_verdict(folder, diagnosis)
+    return diagnosis
+
+
+def _show(page: bytes) -> None:
+    """Writes it to stderr at once."""
     with contextlib.suppress(OSError):
         os.write(2, page)
-    laps.end("printing")
-    keep_verdict(folder, diagnosis)
-    _tell_cost(folder, diagnosis, laps)
-    return diagnosis
 
 
 def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
@@ -183,22 +208,36 @@ def keep_verdict(folder: Path, diagnosis: Diagnosis) -> None:
 def _tell_cost(folder: Path, diagnosis: Diagnosis, laps: read_ahead.Laps) -> None:
     """Reports how long each part of the recording took, on stderr and in the run's log."""
     rank = 0 if diagnosis.folder is None else diagnosis.folder.rank
-    said = in_words(runfile.read_json(folder / runfile.rank_file(rank)) or {}, laps.ends)
-    if said is not None:
-        tell(said)
-        runfile.log(folder, said)
+    text = in_words(runfile.read_json(folder / runfile.rank_file(rank)) or {}, laps.ends)
+    if text is not None:
+        tell(text)
+        runfile.log(folder, text)
 
 
 def _page(diagnosis: Diagnosis) -> bytes:
     """The diagnosis as text that the training's terminal can show."""
-    from rich.console import Console
-
-    from gpuprof.cli.shared.output import drawn, encodable
     from gpuprof.report.terminal.terminal import render
     from gpuprof.report.words.words import after_recording
 
+    return _drawn(lambda width: render(diagnosis, width, next_step=after_recording(diagnosis)))
+
+
+def _functions(diagnosis: Diagnosis) -> bytes:
+    """The sampled functions as such text; empty if none is worth a line."""
+    from gpuprof.report.terminal.terminal import render_functions
+
+    return _drawn(lambda width: render_functions(diagnosis, width))
+
+
+def _drawn(render: Callable[[int], Any]) -> bytes:
+    from rich.console import Console
+
+    from gpuprof.cli.shared.output import drawn, encodable
+
     stderr = Console(stderr=True)
-    lines = drawn(lambda width: render(diagnosis, width, next_step=after_recording(diagnosis)), stderr)
+    lines = drawn(render, stderr)
+    if not lines:
+        return b""
     text = "".join(f"{line}\n" for line in ["", *lines, ""])
     if stderr.is_terminal:
         text = CLEAR_LINE + text

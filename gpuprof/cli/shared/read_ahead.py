@@ -61,19 +61,9 @@ class Laps:
         self.ends.append((name, time.time_ns()))
 
 
-def read(folder: Path, running: bool, laps: Laps | None = None) -> Recording:
+def read(folder: Path, running: bool) -> Recording:
     """The recording in a run's folder; where it is of one process its trace has been read. running: the training still
-    runs, so its sampled steps are waited for. laps: gets the times of both. Raises GpuprofError."""
-    laps = Laps() if laps is None else laps
-    found = _read(folder, running)
-    laps.end("reading")
-    if running:
-        wait_for_samples(folder)
-        laps.end("waiting for samples")
-    return found
-
-
-def _read(folder: Path, running: bool) -> Recording:
+    runs. Raises GpuprofError."""
     from gpuprof.tracefile.recording import resolve
 
     found = resolve(folder)
@@ -94,6 +84,11 @@ def wait_for_samples(folder: Path) -> None:
         if (runfile.read_json(folder / runfile.MANIFEST) or {}).get("ended") is not None:
             return
         time.sleep(LOOK_S)
+
+
+def is_worth_showing_early(folder: Path) -> bool:
+    """Whether the verdict would wait for samples, and a core is free to make it without them."""
+    return usable_cores() >= FEWEST_CORES and samples_follow(runfile.ranks_in(folder))
 
 
 def samples_follow(ranks: list[dict[str, Any]]) -> bool:

@@ -59,6 +59,11 @@ def render(
     return Group(*spaced(block for block in blocks if block))
 
 
+def render_functions(diagnosis: Diagnosis, width: int) -> Group:
+    """The few Python functions that are worth a line, as in `render`; nothing where there are none."""
+    return Group(*_named_functions(diagnosis, max(40, min(width, WIDEST_PAGE))))
+
+
 def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Block]:
     """Verdict, step and the fixes that fit ANSWER_LINES; without fixes, what the step depends on. Below that what lies
     above the reach, the functions, and what to do next."""

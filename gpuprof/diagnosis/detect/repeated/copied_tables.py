@@ -71,24 +71,30 @@ def _find(case: Analysis) -> CopiedTables | None:
     kernel[launcher[pieces[~up[rows] & ~down[rows]]]] = True
     main = np.flatnonzero((graph.lane == case.timeline.main_thread) | ((graph.phase == BACKWARD) & (graph.lane >= 0)))
     main = main[np.argsort(graph.recorded_start_ns[main], kind="stable")]
-    fed, made, drawn = fed_nodes(case), _ops(case, MAKE), _ops(case, DRAW)
+    fed = fed_nodes(case)
+    ends = (size >= LEAST_TABLE_BYTES) & (graph.phase == FORWARD) & ~fed
+    if np.count_nonzero(ends[main]) < FEWEST_COPIED:
+        return None
+    made, drawn = _ops(case, MAKE), _ops(case, DRAW)
+    is_backward, is_read, is_end = graph.phase == BACKWARD, reads, (size > 0) | kernel | reads | graph.waits
     own = without_launches(graph)
     found: dict[Turn, list[I64]] = defaultdict(list)
     last: dict[Turn, int] = {}
     stretch, kernels, turn = list[int](), 0, 0
-    for node in main.tolist():
-        if graph.phase[node] == BACKWARD:
+    facts = (column[main].tolist() for column in (is_backward, is_read, is_end))
+    for node, backward, read, end in zip(main.tolist(), *facts, strict=True):
+        if backward:
             turn += bool(stretch)
             stretch = []
             continue
-        turn += bool(reads[node])
+        turn += read
         stretch.append(node)
-        if not (size[node] or kernel[node] or reads[node] or graph.waits[node]):
+        if not end:
             continue
         mine = np.array(stretch, np.int64)
         stretch = []
         kernels += bool(kernel[node])
-        if size[node] < LEAST_TABLE_BYTES or graph.phase[node] != FORWARD or fed[node]:
+        if not ends[node]:
             continue
         ns = float(graph.duration_ns[mine[own[mine]]].sum())
         if drawn[mine].any() or not (ns >= LEAST_COMPUTED_NS or made[mine].any()):
