@@ -16,6 +16,8 @@ from gpuprof.diagnosis.findings import wide_copies
 SHAPE = [64, 1_000_000]
 SIZE = 4 * 64_000_000
 COPY = 100 * MS
+ON_CPU = 40 * MS
+"""What an op takes on the CPU for so many values."""
 
 
 def moved(program: Program, name: str, shape: list[int]) -> None:
@@ -37,6 +39,7 @@ def moved(program: Program, name: str, shape: list[int]) -> None:
 
 def case_of(folder: Path, *parts: str) -> Analysis:
     program = Program()
+    on_cpu = {"floats": ("to", "unsigned char"), "divided": ("div", FLOAT), "summed": ("cumsum", FLOAT)}
 
     def body() -> None:
         program.small_mm()
@@ -47,6 +50,9 @@ def case_of(folder: Path, *parts: str) -> Analysis:
                 program.cast(SHAPE, FLOAT, BF16, 50 * US)
             elif part == "between":
                 program.plain("mul", SHAPE, SHAPE, type=FLOAT)
+            elif part in on_cpu:
+                name, source = on_cpu[part]
+                program.op(f"aten::{name}", dims=[SHAPE, []], types=[source, "Scalar"], host=ON_CPU)
             else:
                 moved(program, part, SHAPE)
         program.small_mm()
@@ -68,6 +74,20 @@ def test_half_the_bytes_take_half_the_time_and_the_cpu_casts(tmp_path: Path, par
         assert change is not None
         added = SIZE / rate * 1e9
         assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(COPY / 2 - added, rel=0.02)
+
+
+@pytest.mark.parametrize("parts", [("floats",), ("floats", "divided")])
+def test_what_is_computed_on_the_cpu_before_the_copy_goes_with_it(tmp_path: Path, parts: tuple[str, ...]):
+    case = case_of(tmp_path, *parts, UP)
+    proposal = only(wide_copies, case)
+    assert proposal.title == "copied in uint8" and proposal.odds == 1
+    gone = case.step_ns - case.step_of(proposal.change(case.graph))
+    assert gone == pytest.approx(COPY * 3 / 4 + len(parts) * ON_CPU, rel=0.01)
+
+
+@pytest.mark.parametrize("parts", [("floats", "summed", UP), ("divided", UP), ("floats", "divided", DOWN)])
+def test_not_where_the_cpu_does_more_or_the_tensor_was_wide(tmp_path: Path, parts: tuple[str, ...]):
+    assert not list(wide_copies.find(case_of(tmp_path, *parts)))
 
 
 @pytest.mark.parametrize("parts", [(DOWN,), ("widened", "between", DOWN), (DOWN, "narrowed"), ("narrowed", UP), (UP,)])

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gpuprof.calibration import kernels as kernels_calibrated
+from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import offload as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import element_bytes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
@@ -19,7 +22,7 @@ from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
-from gpuprof.tracefile.trace import F64, I64
+from gpuprof.tracefile.trace import F64, I64, OP
 from gpuprof.units import Assumed, Bytes
 
 if TYPE_CHECKING:
@@ -32,6 +35,14 @@ LEAST_COPY_BYTES: Assumed[Bytes] = 1 << 18
 SHORT = {"double": "fp64", "float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "unsigned char": "uint8",
          "signed char": "int8", "bool": "bool"}  # fmt: skip
 COPY = "aten::copy_"
+CASTS = frozenset({"aten::to", "aten::_to_copy", "aten::div", "aten::true_divide"})
+"""Ops that make integers wide: casts, and a division, which casts first."""
+COMPUTED = frozenset(
+    f"aten::{name}{end}" for name in ("div", "mul", "add", "sub", "clamp", "sqrt", "pow", "neg") for end in ("", "_")
+)
+"""Ops on each value that the GPU can do just as well once it has the tensor."""
+UNCHANGED = frozenset({"aten::detach", "aten::detach_", "aten::lift_fresh", "aten::contiguous", "aten::view"})
+"""Ops between that compute nothing."""
 
 PAGE = Page(
     id="wide_copies",
@@ -43,13 +54,16 @@ slower than the GPU's memory, so the cast belongs on the side where the tensor i
 """,
     detected="""
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
-the wider type that is copied, or the next cast of that shape in the step makes it narrower.
+the wider type that is copied, or the next cast of that shape in the step makes it narrower. Before a copy to the GPU
+also ops on each value (`.float() / 255`) that lie between the cast and the copy.
 """,
     gain=f"""
 The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU goes; one on
 the CPU goes or is added, at {calibrated.CAST_RATE.value / 1e9:g} GB of the wide type a second and core
 ({calibrated.CAST_RATE.low / 1e9:g} to {calibrated.CAST_RATE.high / 1e9:g}, assumed), up to
-{calibrated.CAST_CORES.value:g} cores. Listed under *Worth trying* for that reason (probability
+{calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU goes from the
+CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its memory
+ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason (probability
 {calibrated.CAST_ODDS.value:g}, assumed).
 """,
     wrong="""
@@ -75,6 +89,8 @@ class WideCopy:
     is_after: bool
     """Whether the cast comes after the copy."""
     bytes: float
+    chain: tuple[int, ...] = ()
+    """Rows of the ops on the CPU from the cast to the copy, where they do more than cast."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
@@ -93,10 +109,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f"{'and then cast to' if most.is_after else 'cast before from'} {narrow}:"
         f" {duration(case.per_step(float(graph.duration_ns[nodes].sum())))}"
     )
+    chains = case.nodes_within(case.ops_at(row for one in found for row in one.chain))
+    if chains.any():
+        took = case.per_step(float(graph.duration_ns[chains].sum()))
+        text += f"; the casts on the CPU, and what is computed there after them, take {duration(took)}"
     other = "cpu" if most.way == "down" else "cuda"
     dtype = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}.get(narrow, f"torch.{narrow}")
     before = code(f'x.to({dtype}).to("{other}")') + "  # in the DataLoader's workers if it can be"
-    after = code(f'x.to("{other}").to(torch.{"float64" if wide == "fp64" else "float32"})') + "  # copied as it is"
+    after = (
+        code(f'x.to("{other}").to(torch.{"float64" if wide == "fp64" else "float32"})')
+        + "  # copied as it is"
+        + (", and what is computed from it on the GPU" if most.chain else "")
+    )
+    sure = all(one.chain for one in found)
     offload, (best, usual, worst) = find_offload(case), _narrow(case, found)
     yield Proposal(
         title=f"copied in {narrow}",
@@ -105,8 +130,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
-        odds=calibrated.CAST_ODDS.value,
-        needs="the CPU casts faster than the wider copy takes",
+        odds=1.0 if sure else calibrated.CAST_ODDS.value,
+        needs="" if sure else "the CPU casts faster than the wider copy takes",
         claims=("offloaded_copies",) if offload is not None and offload.kind in ("optimizer", "ops") else (),
     )
 
@@ -130,6 +155,12 @@ def wide_copies(case: Analysis) -> list[WideCopy]:
         if wide not in ("float", "double"):
             continue
         way: Literal["down", "up"] = "down" if down[node] else "up"
+        chain = _chain(case, op, wide) if way == "up" else ()
+        if chain:
+            found.append(
+                WideCopy(node, op, chain[-1], wide, types_in(case, chain[-1])[0], way, False, float(sizes[node]), chain)
+            )
+            continue
         before, after = _before(case, op), _after(case, op, casts) if way == "up" else None
         for cast, at in ((before, 1), (after, 0)):
             types = pairs.get(-1 if cast is None else cast, ("", ""))
@@ -143,11 +174,38 @@ def wide_copies(case: Analysis) -> list[WideCopy]:
 
 def _before(case: Analysis, op: int) -> int | None:
     """The op that begins last before a copy and the ops around it, if it has the copy's shape."""
+    return like_before(case, op, int(case.trace.ops.start_ns[_outer(case, op)]))
+
+
+def _outer(case: Analysis, op: int) -> int:
+    """The outermost `.to()` around a copy."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
-    outer = op
-    while parent[outer] >= 0 and case.trace.text(int(ops.name[parent[outer]])) in ("aten::to", "aten::_to_copy"):
-        outer = int(parent[outer])
-    return like_before(case, op, int(ops.start_ns[outer]))
+    while parent[op] >= 0 and case.trace.text(int(ops.name[parent[op]])) in ("aten::to", "aten::_to_copy"):
+        op = int(parent[op])
+    return op
+
+
+def _chain(case: Analysis, op: int, wide: str) -> tuple[int, ...]:
+    """Ops of the CPU that make a tensor wide, and compute with it, right before it is copied to the GPU, the last one
+    first; empty where others come between or they launch work."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    outer, shape = _outer(case, op), _shape(case, op)
+    beside = (ops.kind == OP) & (ops.thread == ops.thread[op]) & (parent == parent[outer])
+    rows = np.flatnonzero(beside & (ops.end_ns <= ops.start_ns[outer]))
+    found = list[int]()
+    for row in rows[np.argsort(-ops.start_ns[rows], kind="stable")].tolist():
+        name, types = case.trace.text(int(ops.name[row])) or "", types_in(case, row)
+        if name in UNCHANGED:
+            continue
+        if _shape(case, row) != shape or not types:
+            return ()
+        found.append(row)
+        if name in CASTS and types[0] in SHORT and _share_left(types[0], wide) < 1:
+            on_gpu = case.nodes_within(case.ops_at(found)) & case.graph.on_gpu
+            return () if on_gpu.any() else tuple(found)
+        if name not in COMPUTED or types[0] != wide:
+            return ()
+    return ()
 
 
 def _after(case: Analysis, op: int, casts: I64) -> int | None:
@@ -178,22 +236,42 @@ def _narrow(case: Analysis, found: Sequence[WideCopy]) -> list[Change]:
     """The graph with narrow copies, and casts on the other side: at best, as expected, at worst."""
     copies = np.array([one.node for one in found])
     left = np.array([_share_left(one.narrow, one.wide) for one in found])
-    casts = case.ops_at(one.cast for one in found)
+    casts = case.ops_at(row for one in found for row in (one.cast, *one.chain))
     gone = case.nodes_within(casts) & ~case.graph.waits
     at, cast_bytes = _casts_on_cpu(case, found)
     cores = min(case.folder.cpus or 1.0, calibrated.CAST_CORES.value) if case.folder else 1.0
 
-    def change_at(rate: float) -> Change:
+    moved = np.array([_moved_on_gpu(one) for one in found])
+    launches, launch_ns = _launches(case, found), latency_calibrated.HOST_LAUNCH_NS.value
+    ceiling = case.roofline.ceilings.memory_bytes_per_s if case.roofline is not None else np.inf
+
+    def change_at(level: int) -> Change:
+        rate = calibrated.CAST_RATE.falling[level]
+        kernels_ns = moved / (ceiling * kernels_calibrated.FUSED_MEMORY.falling[level]) * 1e9
+
         def change(graph: Graph) -> Graph:
             less = removed(graph, gone)
             duration = less.duration_ns.copy()
-            duration[copies] *= left
+            duration[copies] = duration[copies] * left + kernels_ns
+            duration[launches] += launch_ns
             np.add.at(duration, at, cast_bytes / (rate * max(cores, 1.0)) * 1e9)
             return less.with_durations(duration)
 
         return change
 
-    return [change_at(rate) for rate in calibrated.CAST_RATE.falling]
+    return [change_at(level) for level in range(3)]
+
+
+def _moved_on_gpu(one: WideCopy) -> float:
+    """Bytes that the ops of a chain read and write on the GPU: the narrow tensor once, else the wide one."""
+    return one.bytes * (2 * len(one.chain) - 1 + _share_left(one.narrow, one.wide)) if one.chain else 0.0
+
+
+def _launches(case: Analysis, found: Sequence[WideCopy]) -> I64:
+    """A node of the CPU for each op of the chains, in which it launches a kernel instead."""
+    rows = [row for one in found for row in one.chain]
+    nodes = [np.flatnonzero(case.nodes_within(case.ops_at([row])) & ~case.graph.waits)[:1] for row in rows]
+    return np.concatenate([np.empty(0, np.int64), *nodes])
 
 
 def _casts_on_cpu(case: Analysis, found: Sequence[WideCopy]) -> tuple[I64, F64]:
