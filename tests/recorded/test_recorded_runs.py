@@ -24,7 +24,7 @@ VERDICTS = {
     "tiny_lora": ("host", "launch"),
     "dense8b_lora": ("memory", None),
     "trainer_lora": ("host", "launch"),
-    "trl_sft": ("host", "launch"),
+    "trl_sft": ("host", "planning"),
     "unsloth_qlora": ("host", "launch"),
 }
 LAUNCH_BOUND = [name for name, verdict in VERDICTS.items() if verdict == ("host", "launch")]

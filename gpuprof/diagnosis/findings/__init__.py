@@ -74,6 +74,7 @@ from gpuprof.diagnosis.findings import (
     syncs,
     tf32,
     throttling,
+    wide_attention,
     wide_copies,
     worker_restarts,
 )
@@ -104,6 +105,7 @@ _MODULES = (
     rebuilt_constants,
     eager_attention,
     masked_attention,
+    wide_attention,
     fused_elementwise,
     fused_loss,
     needless_logits,

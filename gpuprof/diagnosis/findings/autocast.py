@@ -11,9 +11,10 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration.quoted import percent, us
-from gpuprof.costs.dtypes import CODE, type_in_kernel_name
+from gpuprof.costs.dtypes import type_in_kernel_name
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.detect.attention.attention_planning import bf16_would_plan
+from gpuprof.diagnosis.detect.attention.cast_up import find_cast_up, half_attention_ns, single_precision
 from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -24,8 +25,7 @@ from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
-from gpuprof.timeline.phases import BACKWARD
-from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Convention, Ratio, Share
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     graph = case.graph
     nodes = _products(case, roof)
-    attention = _single(case, roof, "attention")
+    attention = _attention(case, roof)
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes | attention, graph.on_gpu))
     if took < LEAST_MATMUL_SHARE * whole or not took:
         return
@@ -174,7 +174,7 @@ ABSENT = Absent("16-bit autocast", _absent)
 def _products(case: Analysis, roof: Roofline) -> Mask:
     """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
     typed = case.nodes_of_gpu(typed_fp32(case, roof)) & case.graph.on_gpu & model_phases(case.graph)
-    return _single(case, roof, "gemm", "grouped_gemm") | typed
+    return single_precision(case, roof, "gemm", "grouped_gemm") | typed
 
 
 def _work(case: Analysis, roof: Roofline, level: int) -> tuple[F64, F64]:
@@ -189,12 +189,9 @@ def _work(case: Analysis, roof: Roofline, level: int) -> tuple[F64, F64]:
     return np.where(typed, took_s * reached, flops), np.where(typed, 1.5 * operand_bytes(case, typed), moved)
 
 
-def _single(case: Analysis, roof: Roofline, *categories: str) -> Mask:
-    """Nodes of the model's kernels of these categories that compute in fp32 or TF32, of those whose FLOPs are known."""
-    work = roof.work
-    single = np.isin(work.dtype, [CODE[name] for name in ("fp32", "tf32")])
-    rows = single & (work.flops > 0) & case.category(*categories)
-    return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
+def _attention(case: Analysis, roof: Roofline) -> Mask:
+    """Nodes of attention in fp32 that autocast is for: not where only attention's own inputs are wide."""
+    return single_precision(case, roof, "attention") & (find_cast_up(case) is None)
 
 
 def _between(case: Analysis) -> Mask:
@@ -204,24 +201,11 @@ def _between(case: Analysis) -> Mask:
     return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
 
 
-def _attention_ns(case: Analysis, roof: Roofline, rows: I64, half: str, level: int) -> F64:
-    """Time of these attention kernels in a 16-bit format; level 0: at best, 2: at worst."""
-    event, ceilings = case.graph.gpu_row[rows], roof.ceilings
-    backward = case.graph.phase[rows] == BACKWARD
-    share = np.where(
-        backward, calibrated.ATTENTION_BACKWARD.falling[level], calibrated.ATTENTION_FORWARD.falling[level]
-    )
-    tensor = roof.work.flops[event] / ceilings.flops[half] / share
-    moved = np.nan_to_num(roof.work.bytes[event]) / 2
-    memory = moved / ceilings.memory_bytes_per_s / calibrated.ATTENTION_MEMORY.falling[level]
-    return np.maximum(np.maximum(tensor, memory) * 1e9, latency_calibrated.MATMUL_NS.value)
-
-
 def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
     """The graph with these matrix multiplications and attention in a 16-bit format, casts before them, and some of the
     work between them on half the bytes; level 0: at best, 2: at worst."""
-    attention, between = np.flatnonzero(_single(case, roof, "attention")), _between(case)
-    attention_ns = _attention_ns(case, roof, attention, half, level)
+    attention, between = np.flatnonzero(_attention(case, roof)), _between(case)
+    attention_ns = half_attention_ns(case, roof, attention, half, level)
     left = 1 - calibrated.AUTOCAST_HALVED.falling[level] / 2
     rows = np.flatnonzero(nodes)
     event = case.graph.gpu_row[rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpuprof.replay.build.anchors import anchors
@@ -48,6 +50,7 @@ def build(timeline: Timeline) -> Graph:
     syncs, events = sync_edges(pieces, work, calls), event_edges(work, calls)
     syncs = with_silent_end(syncs, timeline, pieces, work)
     queue = queue_edges(work, calls)
+    work = replace(work, carried_ns=queue.carried_ns)
     begun = own_begun(calls, work, queue)
     copy_own = copy_own_ns(work, begun)
     nodes = Nodes(pieces, work, syncs.piece)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.latencies import CLEAR_NS, usual
-from gpuprof.replay.graph import LAUNCH, STREAM, Graph, edges_of
+from gpuprof.replay.graph import LAUNCH, NEVER, STREAM, Graph, edges_of
 from gpuprof.tracefile.trace import I64, Mask
 
 
@@ -32,6 +32,7 @@ def carried_over(graph: Graph) -> Graph:
     before = graph.before_ns.copy()
     ended = np.full(len(graph), np.nan)
     np.fmax.at(ended, last[lost], graph.recorded_end_ns[lost])
+    ended = np.where(before > NEVER, np.maximum(ended, before), ended)  # what was queued, but not recorded, ran later
     twins = np.flatnonzero(~np.isnan(ended))
     before[twins] = ended[twins]
     source = _past(edges.source, target, edges.kind == STREAM, lost)

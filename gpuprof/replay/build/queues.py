@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.replay.build.calls import Calls
 from gpuprof.replay.build.work import GpuWork
-from gpuprof.tracefile.trace import F64, I64
+from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Launches, Ratio, Share
 
 FEWEST_FULL: Assumed[Launches] = 5
@@ -35,24 +35,32 @@ class QueueEdges:
     source: I64
     """Index of the item that must have ended; of one at or after `work` it is the previous round's."""
     freed_ns: F64
-    """When that item had ended, as recorded; -inf of a previous round's that was not seen. What was queued when the
-    recording began stands for the last items of the previous round."""
+    """When that item had ended, as recorded, or as the launch that waited for it returned; -inf of a previous round's
+    where neither shows it. What was queued when the recording began stands for the last items of the previous round."""
     lag_ns: F64
     own_ns: F64
     """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
+    carried_ns: F64
+    """Per stream when work of before the window ended: its first item's begin where launches waited for work that was
+    not seen."""
 
 
 def queue_edges(work: GpuWork, calls: Calls) -> QueueEdges:
     """For every launch the item of its stream that has to be done before there is room."""
     streams = [_Items(work, calls, stream) for stream in range(len(work.streams))]
+    carried = work.carried_ns.copy()
     streams = [items for items in streams if len(items.work)]
     if not streams:
         none, never = np.empty(0, np.int64), np.empty(0)
-        return QueueEdges(none, none, never, never, never)
+        return QueueEdges(none, none, never, never, never, work.carried_ns)
     own = _usual_own(streams)
     limit = _limit(streams, own)
     parts = [_edges(items, own, limit) for items in streams]
-    return QueueEdges(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    for items in streams:
+        if _waited_unseen(items, _own_ns(items, own), limit).any():
+            carried[work.stream[items.work[0]]] = items.first_ns
+    launch, source, freed, lag, own_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return QueueEdges(launch, source, freed, lag, own_ns, carried)
 
 
 class _Items:
@@ -67,6 +75,8 @@ class _Items:
         self.ended = np.maximum.accumulate(work.end_ns[self.last])
         self.names = calls.name[call]
         self.blocks = work.blocks[self.work]
+        self.first_ns = float(work.start_ns[self.work].min(initial=np.inf))
+        """When the window's first item began."""
         queued = (work.stream == stream) & work.head & (work.piece < 0)
         if len(self.work):
             queued &= work.start_ns < work.start_ns[self.work].min()
@@ -102,21 +112,44 @@ class _Items:
 
 def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64, F64]:
     count = len(items.work)
+    usual = _own_ns(items, own)
+    unseen = _waited_unseen(items, usual, limit)
     if limit > count:
-        none, never = np.empty(0, np.int64), np.empty(0)
-        return none, none, never, never, never
-    source = np.arange(count) - limit
-    free = items.freed_ns(source)
-    source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * UNRECORDED_ITEMS)), source)
-    free = items.freed_ns(source)
+        # A round fits into the queue: what held these up ran in the round before, at their own place at the latest.
+        source, free = np.arange(count), np.full(count, -np.inf)
+    else:
+        source = np.arange(count) - limit
+        free = items.freed_ns(source)
+        source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * UNRECORDED_ITEMS)), source)
+        free = items.freed_ns(source)
+    free = np.where(unseen, items.returned - usual, free)
     waited = (free > items.begun) & (free <= items.returned)
-    possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
+    # A launch that returned earlier shows that there was room.
+    possible = waited | ((free <= items.begun) & (limit <= count))
     left = items.returned - free
-    usual = np.maximum([own.get(name, 0.0) for name in items.names.tolist()], 0.0)
     # What a copy that blocks does itself is distinguished from its wait elsewhere.
     own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
     lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
     return items.work[possible], items.last[source[possible]], free[possible], lag[possible], own_ns[possible]
+
+
+def _own_ns(items: _Items, own: dict[int, float]) -> F64:
+    """What each launch takes usually."""
+    return np.maximum([own.get(name, 0.0) for name in items.names.tolist()], 0.0)
+
+
+def _waited_unseen(items: _Items, usual: F64, limit: int) -> Mask:
+    """Launches that waited for room which an item of an earlier round made, whose end was not recorded.
+
+    Such an item ran before the window's first, so the call began before that did. The call took LONG_CALL times its
+    usual time, and no longer than the same item of the window runs; there are at least FEWEST_FULL."""
+    count = len(items.work)
+    source = np.arange(count) - limit
+    runs = np.diff(items.ended, prepend=items.ended[0])
+    took = items.returned - items.begun
+    unseen = (source < 0) & np.isneginf(items.freed_ns(source)) & (items.begun < items.first_ns) & ~items.blocks
+    unseen &= (took > LONG_CALL * usual) & (took - usual <= runs[source % count])
+    return unseen & (np.count_nonzero(unseen) >= FEWEST_FULL)
 
 
 def _last_of(work: GpuWork, items: I64) -> I64:
