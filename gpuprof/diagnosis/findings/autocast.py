@@ -14,7 +14,12 @@ from gpuprof.calibration.quoted import percent, us
 from gpuprof.costs.dtypes import type_in_kernel_name
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.detect.attention.attention_planning import bf16_would_plan
-from gpuprof.diagnosis.detect.attention.cast_up import find_cast_up, half_attention_ns, single_precision
+from gpuprof.diagnosis.detect.attention.cast_up import (
+    CAST_BYTES_AN_ELEMENT,
+    find_cast_up,
+    half_attention_ns,
+    single_precision,
+)
 from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -26,14 +31,12 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.trace import F64, Mask
-from gpuprof.units import Assumed, Convention, Ratio, Share
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
-"""Bytes that a cast reads and writes per element: fp32 in, bf16 out."""
 BETWEEN = ("elementwise", "cast/copy", "dropout")
 """Categories of kernels between matrix multiplications that take their inputs' format."""
 LEAST_MATMUL_SHARE: Assumed[Share] = 0.05

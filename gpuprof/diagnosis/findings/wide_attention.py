@@ -9,7 +9,13 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
-from gpuprof.diagnosis.detect.attention.cast_up import LEAST_HALF_SHARE, CastUp, find_cast_up, half_attention_ns
+from gpuprof.diagnosis.detect.attention.cast_up import (
+    CAST_BYTES_AN_ELEMENT,
+    LEAST_HALF_SHARE,
+    CastUp,
+    find_cast_up,
+    half_attention_ns,
+)
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -18,7 +24,7 @@ from gpuprof.diagnosis.result.fix import Code, assigned
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
-from gpuprof.units import Assumed, Convention, Ratio, Share
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
 
 LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
 """Smallest share of the GPU's time of such attention for a proposal."""
-CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
-"""Bytes that a cast reads and writes per element: fp32 in, 16 bits out, or the other way round."""
 _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
 PAGE = Page(

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.passes import shapes_in, types_in
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, I64, Mask
-from gpuprof.units import Assumed, Published, Share, Times
+from gpuprof.units import Assumed, Convention, Published, Ratio, Share, Times
 
 if TYPE_CHECKING:
     from gpuprof.costs.arguments import Arguments
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LEAST_HALF_SHARE: Assumed[Share] = 0.5
 """Of the time of matrix multiplications the smallest share in a 16-bit format from which on attention in fp32 is the
 exception."""
+CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
+"""Bytes that a cast reads and writes per element: fp32 in, 16 bits out, or the other way round."""
 INPUTS: Published[Times] = 3
 """Queries, keys and values, or their gradients."""
 RESULTS: Published[Times] = 1
