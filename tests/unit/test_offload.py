@@ -358,3 +358,22 @@ def test_a_paged_optimizer_whose_states_fit(tmp_path):
     assert not list(offload.find(paged(tmp_path, "AdamW8bit", 400))), "not paged"
     assert not list(offload.find(paged(tmp_path, "PagedAdamW8bit", 20))), "nothing moves"
     assert not list(offload.find(paged(tmp_path, "PagedAdamW8bit", 400, peak=138_000_000_000))), "no room"
+
+
+@pytest.mark.parametrize(("up", "pieces"), [(0, 100), (0, 2), (GB, 100)])
+def test_copies_of_weights_that_the_cpu_works_on(tmp_path: Path, up: int, pieces: int):
+    # An average of weights that is kept on the CPU: nothing comes back. Two tensors are no weights.
+    case = trained(tmp_path, down=GB, up=up, pieces=pieces, ops=100, op="aten::lerp")
+    found = find_offload(case)
+    if up == 0 and pieces == 100:
+        assert found is not None and found.kind == "copies"
+        assert found.needed_bytes == pytest.approx(GB, rel=0.01)
+        assert case.per_step(float(case.graph.duration_ns[found.stretches].sum())) == pytest.approx(200 * MS, rel=0.1)
+    else:
+        assert found is None or found.kind != "copies"
+
+
+def test_an_average_on_the_cpu_is_no_preparation_of_samples():
+    found = diagnosed(SCENARIOS / "averaged_on_cpu" / "recording")
+    names = [one.id for one in (*found.findings, *found.worth_trying)]
+    assert "offload" in names and "host_preprocessing" not in names

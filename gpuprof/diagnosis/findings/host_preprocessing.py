@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, call, other_way
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, preparing
+from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, in_stretches_with, preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
@@ -98,7 +98,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         nodes &= random < 0  # noise alone needs no worker; that of augmented samples is part of them
     computed = computed_on_cpu(case)
     if computed is not None:
-        nodes &= ~computed.stretches  # computed from the GPU's results, which no worker has
+        # Computed from the GPU's results, which no worker has; Python in between belongs to it.
+        nodes &= ~computed.stretches & ~in_stretches_with(graph, computed.stretches)
     tables = find_copied_tables(case)
     if tables is not None:
         nodes &= ~tables.nodes  # the same for any samples

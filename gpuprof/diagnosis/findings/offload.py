@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.repeated.recomputed_passes import free_bytes
-from gpuprof.diagnosis.result.fix import Fix, as_fix, call, code, joined
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import GIB, duration
 from gpuprof.replay.cpu_compute import without_launches
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -60,9 +60,10 @@ the forward pass, and both ways have 0.25 to 16 bytes for each trained parameter
 forward pass; *weights* where as much comes in forward passes, in 20 tensors or more, and nothing leaves: of the trained
 model, or of another one, whose tensors have at least three sizes and come again in each step; *ops* where most of what
 the CPU computes on host tensors lies in forward and backward passes, such as a loss whose logits are moved to the CPU,
-and takes a tenth of the step. An optimizer that is
-*paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or more. Advised only if
-the run's peak and what would have to stay on the GPU fit its memory.
+and takes a tenth of the step; *copies* where weights or gradients go to the host in 20 tensors or more, less than half
+as much comes back, and what the CPU computes takes a tenth of the step: an average of weights, norms, statistics. An
+optimizer that is *paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or
+more. Advised only if the run's peak and what would have to stay on the GPU fit its memory.
 """,
     gain=f"""
 The copies are removed, with the waits for them and the CPU work in them and in the ops around them that only copy. For
@@ -203,6 +204,7 @@ _TITLES = {
     "weights": "all weights on the GPU",
     "activations": "checkpoints of activations on the GPU",
     "ops": "ops of the CPU on the GPU",
+    "copies": "copies of weights on the GPU",
 }
 
 
@@ -272,6 +274,11 @@ def _fix(case: Analysis, kind: Kind) -> Fix:
     if kind == "ops":
         where = as_fix("compute where the model's outputs are, for instance the loss; move the small tensors there:\n")
         return where + code("labels = labels.to(logits.device)") + "  # not logits.cpu()"
+    if kind == "copies":
+        kept = call(
+            "torch.optim.swa_utils.AveragedModel", Code("model"), device=Code("next(model.parameters()).device")
+        )
+        return as_fix(kept) + "  # averages and statistics of weights stay where the weights are, or come less often"
     if kind == "weights":
         loaded = call("from_pretrained", ..., device_map={"": 0})
         return (
@@ -342,5 +349,6 @@ FINDING = Declaration(
         "all_weights_on_the_gpu",
         "checkpoints_of_activations_on_the_gpu",
         "ops_of_the_cpu_on_the_gpu",
+        "copies_of_weights_on_the_gpu",
     ),
 )

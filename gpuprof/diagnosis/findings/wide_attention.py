@@ -81,7 +81,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
     inputs = Code(f"(x.to({_TYPES[found.half]}) for x in (q, k, v))")
     yield Proposal(
-        title=f"flash attention in {found.half}",
+        title="flash attention in half precision",
         evidence=spans(case, text, nodes),
         fix=assigned("q, k, v", inputs) + "  # once they are rotated, before scaled_dot_product_attention",
         change=_narrow(case, roof, found, 1),
@@ -118,5 +118,5 @@ FINDING = Declaration(
     ),
     lowers=("slow_attention",),
     synonyms=("float32_attention", "fp32_attention", "rotary_float32"),
-    titles=("flash_attention_in_bf16", "flash_attention_in_fp16"),
+    titles=("flash_attention_in_half_precision",),
 )

@@ -44,9 +44,8 @@ Dynamo are none either."""
 @remembered
 def preparing(graph: Graph) -> Mask:
     """Host nodes that prepare samples on a thread that launches the model's work; a DataLoader's are `INPUT` anyway."""
-    host = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST)
-    found = host & (graph.phase == DATA)
-    rows, stretch = _stretches(graph, host & np.isin(graph.phase, (FORWARD, DATA)))
+    found = _on_host(graph) & (graph.phase == DATA)
+    rows, stretch = _stretches(graph, _on_host(graph) & np.isin(graph.phase, (FORWARD, DATA)))
     if not len(rows):
         return found
     took = graph.recorded_end_ns[rows] - graph.recorded_start_ns[rows]
@@ -54,6 +53,19 @@ def preparing(graph: Graph) -> Mask:
     whole, preparing_ns = (np.bincount(stretch, weights=ns) for ns in (took, known))
     found[rows[(preparing_ns >= PREPARING_SHARE * whole)[stretch]]] = True
     return found
+
+
+def in_stretches_with(graph: Graph, nodes: Mask) -> Mask:
+    """Host nodes of the long stretches that have one of `nodes`: what belongs to these, Python in between included."""
+    rows, stretch = _stretches(graph, _on_host(graph) & np.isin(graph.phase, (FORWARD, DATA)))
+    found = np.zeros(len(graph), bool)
+    if len(rows):
+        found[rows[(np.bincount(stretch, weights=nodes[rows]) > 0)[stretch]]] = True
+    return found
+
+
+def _on_host(graph: Graph) -> Mask:
+    return (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST)
 
 
 def _stretches(graph: Graph, wanted: Mask) -> tuple[np.ndarray, np.ndarray]:

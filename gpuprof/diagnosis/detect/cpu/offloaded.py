@@ -32,7 +32,7 @@ FEWEST_SIZES: Assumed[Entries] = 3
 """Fewest different sizes of weights; tensors of a batch have one or two sizes."""
 MOST_KEPT_RATIO: Assumed[Ratio] = 4.0
 """Largest GPU memory of such ops as a multiple of what is copied: their inputs, results and gradients."""
-Kind = Literal["optimizer", "weights", "activations", "ops"]
+Kind = Literal["optimizer", "weights", "activations", "ops", "copies"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Offload:
     copies: Mask
     """GPU nodes of the copies."""
     stretches: Mask
-    """CPU nodes that launch nothing for a long time; only for an optimizer."""
+    """CPU nodes: of an optimizer those that launch nothing for a long time, of ops and copies those that compute."""
     down_bytes: float
     """Copied to the CPU per step; `up_bytes`: to the GPU."""
     up_bytes: float
@@ -61,6 +61,10 @@ def find_offload(case: Analysis) -> Offload | None:
     down = member & trace.rows_named(gpu.name, lambda text: "DtoH" in text)
     up = member & trace.rows_named(gpu.name, lambda text: "HtoD" in text)
     down_bytes, up_bytes = (float(size[rows].sum()) / case.steps for rows in (down, up))
+    if up_bytes < COPIED_SHARE * down_bytes:
+        kept = _of_copies(case, down & (size > 0), down_bytes, up_bytes)
+        if kept is not None:
+            return kept
     if up_bytes < calibrated.LEAST_BYTES.value:
         return None
     forward = np.isin(timeline.phase, (FORWARD, RECOMPUTE))
@@ -91,10 +95,22 @@ def find_offload(case: Analysis) -> Offload | None:
     return None
 
 
+def _of_copies(case: Analysis, down: Mask, down_bytes: float, up_bytes: float) -> Offload | None:
+    """Weights or gradients that are copied to the CPU, which computes with them and sends nothing back: an average of
+    weights, norms, statistics. None if little is copied, in few tensors, or if the CPU computes little."""
+    if down_bytes < calibrated.LEAST_BYTES.value or not _of_weights(case, down, down_bytes):
+        return None
+    nodes = computed(case)
+    if case.per_step(float(case.graph.duration_ns[nodes].sum())) < calibrated.LEAST_SILENCE.value * case.step_ns:
+        return None
+    return Offload("copies", case.nodes_of_gpu(down) & case.graph.on_gpu, nodes, down_bytes, up_bytes, down_bytes)
+
+
 def computed_on_cpu(case: Analysis) -> Offload | None:
-    """The offload if the CPU computes in a pass of the model, on tensors that come from the GPU; else None."""
+    """The offload if the CPU computes on tensors that come from the GPU, in a pass of the model or with copies of
+    weights; else None."""
     found = find_offload(case)
-    return found if found is not None and found.kind == "ops" else None
+    return found if found is not None and found.kind in ("ops", "copies") else None
 
 
 def trained_parameters(case: Analysis) -> float:
@@ -136,15 +152,15 @@ def _is_of(parameters: float, moved_bytes: float) -> bool:
     return BYTES_PER_PARAMETER[0] * parameters <= moved_bytes <= BYTES_PER_PARAMETER[1] * parameters and parameters > 0
 
 
-def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
-    """Whether the copies to the GPU are weights: many tensors, and a large part of the model's parameters."""
-    if int(up.sum()) < FEWEST_TENSORS * case.steps:
+def _of_weights(case: Analysis, copied: Mask, copied_bytes: float) -> bool:
+    """Whether what is copied one way are weights: many tensors, and a large part of the model's parameters."""
+    if int(copied.sum()) < FEWEST_TENSORS * case.steps:
         return False
     parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
-    return _is_of(parameters, up_bytes) or _come_again(case, up)
+    return _is_of(parameters, copied_bytes) or _come_again(case, copied)
 
 
-def _come_again(case: Analysis, up: Mask) -> bool:
+def _come_again(case: Analysis, copied: Mask) -> bool:
     """Whether the same set of different sizes is copied in each step: weights of a model that is not trained."""
-    sizes, count = np.unique(case.trace.gpu.bytes[up], return_counts=True)
+    sizes, count = np.unique(case.trace.gpu.bytes[copied], return_counts=True)
     return case.steps > 1 and len(sizes) >= FEWEST_SIZES and bool((count % case.steps == 0).all())
