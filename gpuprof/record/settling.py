@@ -114,8 +114,9 @@ class Settling:
         return self._is_short(step_s) and not self._iterates()
 
     def last_steps(self, step_s: float, room: int | None) -> int:
-        """Settling steps that follow once the training is known. room: steps that no stage needs; None: not known."""
-        if self.kept or not self.watches(step_s):
+        """Settling steps that follow once the training is known: no more in all than the user wants. room: steps that
+        no stage needs; None: not known."""
+        if self._options["settle"] is not None or not self.watches(step_s):
             return self.kept
         return WATCHED if room is None or room >= WATCHED else 0
 

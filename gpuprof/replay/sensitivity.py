@@ -11,7 +11,7 @@ from gpuprof.bounds import Signed
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.simulate import FEWEST_IN_THREAD
-from gpuprof.replay.transform import scale
+from gpuprof.replay.transform import scale, without_resource
 from gpuprof.tracefile.background import Background
 from gpuprof.tracefile.trace import F64
 
@@ -64,7 +64,7 @@ def gain_without(graph: Graph, mean: MeanStep | None = None) -> Callable[[str], 
     mean = mean or MeanStep(graph)
 
     def gain(resource: str) -> float:
-        simulated = _simulated(mean, graph, scale(graph, **{resource: 0.0}), resource)
+        simulated = _simulated(mean, graph, without_resource(graph, resource), resource)
         return 1 - mean.of_step(simulated, faster={resource: 0.0}) / mean.of(graph)
 
     return gain

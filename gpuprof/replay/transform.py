@@ -41,6 +41,12 @@ def scale(
     return _lasting(graph, graph.duration_ns * factors.take(graph.resource))
 
 
+def without_resource(graph: Graph, resource: str) -> Graph:
+    """The graph in which a resource takes no time: one graph for all who ask, so that it is simulated once."""
+    faster = scale(graph, **{resource: 0.0})
+    return graph if faster is graph else graph.memo.setdefault(f"without {resource}", faster)
+
+
 def scaled(graph: Graph, nodes: Mask, factor: float | F64) -> Graph:
     """The durations of some nodes times a factor (one for all, or one per node of the graph)."""
     return _lasting(graph, np.where(nodes, graph.duration_ns * factor, graph.duration_ns))

@@ -101,7 +101,7 @@ def test_rotary_embeddings_are_found_however_they_are_written(name, tmp_path):
     assert found is not None
     assert found.kind.tolist() == [fused_sequences.ROPE, fused_sequences.KEYS] * case.steps
     assert set(found.bytes[::2]) == {2 * 2.0 * math.prod(HEADS)}
-    assert list(fused_elementwise.pieces(case)) == ["rotary embedding"]
+    assert list(fused_elementwise.pieces(case, found)) == ["rotary embedding"]
 
 
 def test_only_pieces_that_gain_are_fused(tmp_path):
@@ -149,11 +149,10 @@ def test_each_piece_has_a_price_of_its_own_and_may_lose(tmp_path):
     for _ in range(4):
         program.step(body)
     case = program.case(tmp_path)
-    (name,) = fused_elementwise.pieces(case)
-    piece = fused_elementwise.pieces(case)[name]
+    ((name, piece),) = fused_elementwise.pieces(case, present(fused_sequences.find_sequences(case))).items()
     assert name == "norms"
-    worst = case.step_of(present(piece.worst)(case.graph))
-    assert case.step_of(piece.change(case.graph)) <= case.step_ns < worst
+    worst = case.step_of(piece.change(2)(case.graph))
+    assert case.step_of(piece.change(1)(case.graph)) <= case.step_ns < worst
 
 
 def test_where_the_host_limits_the_step_fused_kernels_are_no_fix(tmp_path):

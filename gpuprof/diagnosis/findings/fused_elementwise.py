@@ -105,19 +105,21 @@ def find(case: Analysis) -> Iterator[Proposal]:
     found = _sequences(case)
     if found is None:
         return
-    for names, left_out in _chosen(case, found):
+    alone = {name: case.step_of(one.change(1)(case.graph)) for name, one in pieces(case, found).items()}
+    for names in _chosen(case, alone):
         some = found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
         fused, graph = Fused(case, some), case.graph
         share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())
         if share >= WORTH_SHARE:
-            yield _proposal(case, some, fused, share, names, left_out)
+            yield _proposal(case, some, fused, share, names, alone)
             return
 
 
 def _proposal(
-    case: Analysis, found: Sequences, fused: Fused, share: float, names: Sequence[str], left_out: Sequence[str]
+    case: Analysis, found: Sequences, fused: Fused, share: float, names: Sequence[str], alone: Mapping[str, float]
 ) -> Proposal:
-    """The pieces of some names; `share`: of GPU time in what they replace."""
+    """The pieces of some names; `share`: of GPU time in what they replace; `alone`: the step with each piece that was
+    found, ns."""
     host_bound = _is_host_bound(case)
     present = np.unique(found.kind).tolist()
     kinds = [
@@ -128,13 +130,13 @@ def _proposal(
         f"{', '.join(kinds)} a step as {case.per_step(fused.gpu.sum()):,.0f} kernels that only move memory: "
         f"{duration(case.per_step(took))}, {100 * share:,.0f} % of the GPU's time"
     )
-    options = {option: False for name in left_out for option in OPTIONS[name]}
+    options = {option: False for name in alone if name not in names for option in OPTIONS[name]}
     if "loss" in names and _fused_head_is_slower(case):
         options |= APART
     liger = {"use_liger_kernel": True, **({"liger_kernel_config": options} if options else {})}
     return Proposal(
         title=_title(names),
-        evidence=(*spans(case, text, fused.gpu), *_by_piece(case)),
+        evidence=(*spans(case, text, fused.gpu), *(() if host_bound else _by_piece(case, alone))),
         fix=case.stack.fix(
             _liger(case.stack.is_causal, {KINDS[k] for k in present}, options),
             case.stack.setting(liger, note=INSTALL) if case.stack.from_transformers else "",
@@ -153,52 +155,27 @@ def _title(names: Sequence[str]) -> str:
     return f"fused {listed([IN_TITLE[name] for name in names])} (Liger)"
 
 
-def _chosen(case: Analysis, found: Sequences) -> Iterator[tuple[list[str], list[str]]]:
-    """(pieces to fuse, the others that were found), names of PIECES: those that gain by themselves, and then all."""
-    each = {
-        name: case.step_of(Fused(case, found.only(own)).change(1)(case.graph))
-        for name, kinds in PIECES.items()
-        if (own := np.isin(found.kind, kinds)).any()
-    }
+def _chosen(case: Analysis, alone: Mapping[str, float]) -> Iterator[list[str]]:
+    """Names of the pieces to fuse: those that gain by themselves, and then all. alone: the step with each, ns."""
     now = case.step_of(case.graph)
-    gaining = [name for name, then in each.items() if then < now]
+    gaining = [name for name, then in alone.items() if then < now]
     if gaining:
-        yield gaining, [name for name in each if name not in gaining]
-    yield list(each), []
+        yield gaining
+    yield list(alone)
 
 
-def pieces(case: Analysis) -> dict[str, Proposal]:
-    """Name (of PIECES) → the proposal for this piece alone, which may gain or lose."""
-    found = _slow_sequences(case)
-    result = {}
-    for name, kinds in PIECES.items() if found is not None else ():
-        assert found is not None
-        own = np.isin(found.kind, kinds)
-        if own.any():
-            fused = Fused(case, found.only(own))
-            result[name] = Proposal(
-                title=name,
-                evidence=(),
-                fix=Fix(),
-                change=fused.change(1),
-                best=fused.change(0),
-                worst=fused.change(2),
-                key=name,
-            )
-    return result
+def pieces(case: Analysis, found: Sequences) -> dict[str, Fused]:
+    """Name (of PIECES) → what fuses this piece alone, which may gain or lose."""
+    own = {name: np.isin(found.kind, kinds) for name, kinds in PIECES.items()}
+    return {name: Fused(case, found.only(some)) for name, some in own.items() if some.any()}
 
 
-def _by_piece(case: Analysis) -> Iterator[Evidence]:
+def _by_piece(case: Analysis, alone: Mapping[str, float]) -> Iterator[Evidence]:
     """Evidence of what each piece gains alone."""
     now = case.step_of(case.graph)
-    for name, one in pieces(case).items():
-        less = now - case.step_of(one.change(case.graph))
+    for name, then in alone.items():
+        less = now - then
         yield Evidence(f"{name} alone: {duration(abs(less))} {case.unit.a} {'less' if less >= 0 else 'more'}")
-
-
-def _slow_sequences(case: Analysis) -> Sequences | None:
-    """Sequences that fused kernels could replace, if less memory traffic may gain: in a GPU-bound language model."""
-    return None if _is_host_bound(case) else _sequences(case)
 
 
 def _sequences(case: Analysis) -> Sequences | None:

@@ -22,7 +22,7 @@ from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
-from gpuprof.replay.transform import scale, scaled
+from gpuprof.replay.transform import scale, scaled, without_resource
 from gpuprof.units import Convention, Workers
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     input_ns = float(graph.duration_ns[nodes].sum()) / graph.steps
     if input_ns < calibrated.FETCH_NS.rising[1]:
         return
-    rest = case.step_of(scaled(graph, nodes, 0.0))
+    rest = case.step_of(without_resource(graph, "input"))
     workers, cpus = _workers(case), case.folder.cpus if case.folder else None
     if workers is None or workers > 0:
         # Starved workers each deliver one batch per step: twice the workers need half the time.
