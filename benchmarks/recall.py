@@ -459,7 +459,7 @@ CONTACT = """
 Rules are improved once their misses are known, including misses on programs of role test. What gpuprof said of
 {programs} of them before anyone had looked at what they measured ({pairs} pairs):
 
-Whoever wrote the last eleven of them did not know the list of findings, and left six changes without one that a
+Whoever wrote the last twelve of them did not know the list of findings, and left six changes without one that a
 finding proposes (expanded_product twice, frozen_encoder twice, odd_sizes and separate_passes). Here they count as
 missed, although all six were shown, five of them with what they measured in the interval; in the table above they count
 as shown.
