@@ -24,8 +24,9 @@ import gpuprof
 from benchmarks.accuracy import ROOT
 from benchmarks.recall import WITH_HEAD, Program, Share, Timed, programs
 from gpuprof.costs.fp8 import DELAYED, ROWWISE
-from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.detect.gpu.fused_sequences import find_sequences
 from gpuprof.diagnosis.detect.losses.loss_head import fused_linear, loss_head
 from gpuprof.diagnosis.findings import FINDINGS as FOUND_BY
 from gpuprof.diagnosis.findings import fused_elementwise
@@ -142,13 +143,21 @@ def _price(program: Program, change: Timed, found: Diagnosis) -> Price:
 
 
 def _pieces(case: Analysis) -> dict[str, Proposal]:
-    """Name → fused kernel alone, which may gain or lose; with the loss that is fused with the output layer."""
+    """Name → fused kernel alone, which may gain or lose; with the loss that is fused with the output layer. Nothing
+    where the CPU limits the step."""
+    gpu_bound = case.sensitivities.host <= case.sensitivities.device and case.trains_on_tokens
+    found = find_sequences(case) if gpu_bound and case.roofline is not None else None
+    single = {} if found is None else {
+        name: _alone(name, *(one.change(way) for way in range(3))) for name, one in pieces(case, found).items()
+    }  # fmt: skip
     head = loss_head(case)
     if head is None:
-        return pieces(case)
-    best, change, worst = (fused_linear(head, case, way) for way in range(3))
-    fused = Proposal(title=WITH_HEAD, evidence=(), fix=Fix(), change=change, best=best, worst=worst, key=WITH_HEAD)
-    return pieces(case) | {WITH_HEAD: fused}
+        return single
+    return single | {WITH_HEAD: _alone(WITH_HEAD, *(fused_linear(head, case, way) for way in range(3)))}
+
+
+def _alone(name: str, best: Change, change: Change, worst: Change) -> Proposal:
+    return Proposal(title=name, evidence=(), fix=Fix(), change=change, best=best, worst=worst, key=name)
 
 
 def _once_it_works(case: Analysis, found: Finding) -> float | None:
