@@ -191,11 +191,11 @@ class BareSteps:
         """Hands one step's batches to the meter, and its calls and backward passes. used: how many batches of the step
         the model was trained on."""
         meter, regular = self._meter, self.regular
-        for waited_ns, shape, told in batches:
+        for waited_ns, shape, counted in batches:
             meter.fetched(waited_ns)
-            meter.work.add_batch(None if regular.sees_calls else told or regular.work_of(shape))
+            meter.work.add_batch(None if regular.sees_calls else counted or regular.work_of(shape))
             meter.samples.fetched(regular.samples_of(shape))
-            pending.append((shape, told))
+            pending.append((shape, counted))
         at = meter.begun_ns
         if used and regular.sees_calls:
             for work, shape in self._calls(pending, used):
@@ -208,7 +208,7 @@ class BareSteps:
         regular = self.regular
         batches = [pending.popleft() for _ in range(min(used, len(pending)))]
         if regular.calls is None:
-            return [(told or regular.work_of(shape), shape) for shape, told in batches]
+            return [(counted or regular.work_of(shape), shape) for shape, counted in batches]
         shapes = [shape for shape, _ in batches]
         is_usual = all(shape in regular.usual for shape in shapes)
         return [(work if is_usual else None, shapes[0] if shapes else ()) for work in regular.calls]

@@ -9,11 +9,11 @@ that is not recorded; in later passes autograd's sequence numbers identify the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .phase_names import AGAIN_RANGE
-from .zeroed_work import kept, number_of, reached
+from .walked_passes import WalkedPasses, number_of
+from .zeroed_work import kept, reached
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,42 +38,17 @@ VIEWS: Published[dict[str, tuple[str, ...]]] = {
 }
 """Ops that only describe a tensor in another way, with what they keep of how: sizes before it, or two dimensions. The
 sizes after the last view follow from those of the other operand."""
-_Open = Callable[[str], "Callable[[], None] | None"]
 
 
-class RepeatedProducts:
+class RepeatedProducts(WalkedPasses):
     """At the start of each backward pass marks the forward multiplications that repeat an earlier one, by number."""
 
-    def __init__(self, open_range: _Open) -> None:
-        self._open = open_range
-        self._known: list[list[int]] | None = None
-        """For each backward pass of a step: the sequence numbers, relative to that of its loss."""
-        self._pass = 0
-        self._walked: list[list[int]] = []
-        self._is_whole = False
-        """Whether the current step was seen from its beginning."""
+    def _found(self, node: Any, number: int) -> list[int]:
+        return [number - one for one in repeated_products(node)]
 
-    def new_step(self) -> None:
-        """The result of the first complete step is used for all later ones."""
-        if self._known is None and self._walked and self._is_whole:
-            self._known = self._walked
-        self._walked, self._pass, self._is_whole = [], 0, True
-
-    def backward(self, root: Any) -> None:
-        """A backward pass begins, of this tensor."""
-        node = getattr(root, "grad_fn", None)
-        number = number_of(node)
-        if number is None:
-            return
-        if self._known is None:
-            self._walked.append([number - one for one in repeated_products(node)])
-            return
-        at, self._pass = self._pass, self._pass + 1
-        mine = self._known[at] if at < len(self._known) else []
-        if mine:
-            close = self._open(AGAIN_RANGE + ",".join(str(number - one) for one in mine))
-            if close is not None:
-                close()
+    def _names(self, found: list[int], number: int) -> list[str]:
+        """One range for all of them."""
+        return [AGAIN_RANGE + ",".join(str(number - one) for one in found)] if found else []
 
 
 def repeated_products(root: Any) -> list[int]:

@@ -7,58 +7,31 @@ is read from the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
 from .phase_names import ZEROED_RANGE
+from .walked_passes import WalkedPasses, number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Code, Nodes, Published
+    from gpuprof.units import Assumed, Nodes
 
 
 MOST_NODES: Assumed[Nodes] = 100_000
 """A larger graph is not walked."""
 FEWEST_NODES: Assumed[Nodes] = 10
 """Work of fewer nodes is not marked: sums of parameters times zero, as DDP needs them, have fewer each."""
-_NUMBERED: Published[Code] = 1 << 62
-"""Nodes that accumulate gradients report a sequence number above this, which is not a real one."""
-_Open = Callable[[str], "Callable[[], None] | None"]
 
 
-class ZeroedWork:
+class ZeroedWork(WalkedPasses):
     """At the start of each backward pass marks the forward ops that it multiplies by zero, by sequence number."""
 
-    def __init__(self, open_range: _Open) -> None:
-        self._open = open_range
-        self._known: list[list[tuple[int, int]]] | None = None
-        """For each backward pass of a step: the ranges of sequence numbers, relative to that of its loss."""
-        self._pass = 0
-        self._walked: list[list[tuple[int, int]]] = []
-        self._is_whole = False
-        """Whether the current step was seen from its beginning."""
+    def _found(self, node: Any, number: int) -> list[tuple[int, int]]:
+        return [(number - low, number - high) for low, high in zeroed(node)]
 
-    def new_step(self) -> None:
-        """The result of the first complete step is used for all later ones."""
-        if self._known is None and self._walked and self._is_whole:
-            self._known = self._walked
-        self._walked, self._pass, self._is_whole = [], 0, True
-
-    def backward(self, root: Any) -> None:
-        """A backward pass begins, of this tensor."""
-        node = getattr(root, "grad_fn", None)
-        number = number_of(node)
-        if number is None:
-            return
-        if self._known is None:
-            self._walked.append([(number - low, number - high) for low, high in zeroed(node)])
-            return
-        at, self._pass = self._pass, self._pass + 1
-        for low, high in self._known[at] if at < len(self._known) else ():
-            close = self._open(f"{ZEROED_RANGE}{number - low}-{number - high}")
-            if close is not None:
-                close()
+    def _names(self, found: list[tuple[int, int]], number: int) -> list[str]:
+        return [f"{ZEROED_RANGE}{number - low}-{number - high}" for low, high in found]
 
 
 def zeroed(root: Any) -> list[tuple[int, int]]:
@@ -120,12 +93,3 @@ def kept(saved: Any) -> Any:
         return saved.data if saved.unpack_hook is None else None
     except (AttributeError, RuntimeError):  # an older torch; nothing was saved, or it is freed
         return None
-
-
-def number_of(node: Any) -> int | None:
-    """Sequence number of the op that made a node, as in torch's profiler; None if it has none."""
-    try:
-        number = int(node._sequence_nr())
-    except (AttributeError, RuntimeError, TypeError):
-        return None
-    return number if 0 <= number < _NUMBERED else None

@@ -17,7 +17,7 @@ SHAPE = [64, 1_000_000]
 SIZE = 4 * 64_000_000
 COPY = 100 * MS
 ON_CPU = 40 * MS
-"""What an op takes on the CPU for so many values."""
+"""CPU time of an op on this number of values."""
 
 
 def moved(program: Program, name: str, shape: list[int]) -> None:

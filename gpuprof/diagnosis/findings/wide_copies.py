@@ -190,8 +190,8 @@ def _chain(case: Analysis, op: int, wide: str) -> tuple[int, ...]:
     first; empty where others come between or they launch work."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     outer, shape = _outer(case, op), _shape(case, op)
-    beside = (ops.kind == OP) & (ops.thread == ops.thread[op]) & (parent == parent[outer])
-    rows = np.flatnonzero(beside & (ops.end_ns <= ops.start_ns[outer]))
+    siblings = (ops.kind == OP) & (ops.thread == ops.thread[op]) & (parent == parent[outer])
+    rows = np.flatnonzero(siblings & (ops.end_ns <= ops.start_ns[outer]))
     found = list[int]()
     for row in rows[np.argsort(-ops.start_ns[rows], kind="stable")].tolist():
         name, types = case.trace.text(int(ops.name[row])) or "", types_in(case, row)
