@@ -144,7 +144,8 @@ class Sampler:
 
     def sample(self, period_ns: int, requests: _Requests, workers: bool) -> None:
         """Reads the stacks until there is a request, at random intervals of 0.5 to 1.5 periods, so that sampling does
-        not lock to a rhythm of the training. workers: also read one DataLoader worker each time, in turn."""
+        not lock to a rhythm of the training; what was read stays if the training cannot be read any more. workers: also
+        read one DataLoader worker each time, in turn."""
         gc.disable()
         self._workers = Workers(self._pid, self._thread, self._root, self._reader) if workers else None
         self._period_ns, self._begun_ns = period_ns, time.monotonic_ns()
@@ -156,12 +157,15 @@ class Sampler:
             if requests.wait(wait_s) or len(self._samples) >= MOST_SAMPLES:
                 break
             now = time.monotonic_ns()
-            if now >= look:
-                self._find_others()
-                if self._workers is not None:
-                    self._workers.find()
-                look = now + int(LOOK_S * 1e9)
-            self._take(now)
+            try:
+                if now >= look:
+                    self._find_others()
+                    if self._workers is not None:
+                        self._workers.find()
+                    look = now + int(LOOK_S * 1e9)
+                self._take(now)
+            except OSError:  # the training has ended, or the stretch has and it may not be read any more
+                break
             if self._workers is not None:
                 self._workers.take(now)
         self._ended_ns = time.monotonic_ns()

@@ -59,7 +59,7 @@ DENIED = "denied"
 """The sampler's answer where the system does not let it read."""
 _PR_SET_PTRACER: Published[Code] = 0x59616D61
 
-_START = """\
+START = """\
 import sys, types
 package = types.ModuleType("_gpuprof_sampler")
 package.__path__ = [sys.argv[1]]
@@ -97,7 +97,7 @@ class Sampling:
         try:
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _START, *words],
+                    [sys.executable, "-I", "-S", "-c", START, *words],
                     stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables,
                     start_new_session=True,
                 )  # fmt: skip

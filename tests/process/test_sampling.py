@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -24,7 +25,9 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
+from gpuprof.record.sampling import START
 from gpuprof.report.terminal.terminal import plain
+from gpuprof.runfile import samples_file
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]
@@ -120,6 +123,44 @@ def test_functions_have_the_shares_that_they_take(tmp_path: Path, python: Path):
     lines = {line for _, function, line in found["nodes"] if found["functions"][function][2] == "step"}
     body = textwrap.dedent(SAMPLED).splitlines()
     assert {body[line - 1].strip() for line in lines} >= {"largest()", "list(generated())", "Some().method()"}
+
+
+ENDS_EARLY = """
+import ctypes, json, os, sys, types
+state = ctypes.pythonapi.PyThreadState_Get
+state.restype = ctypes.c_void_p
+code = sys._getframe().f_code
+stack = [[code.co_filename, getattr(code, "co_qualname", code.co_name), 7]]
+target = {"pid": os.getpid(), "thread": state(), "code_type": id(types.CodeType), "stack": stack, "roots": []}
+print(json.dumps(target), flush=True), sys.stdin.read()
+"""
+
+
+def test_samples_of_a_training_that_ended_are_written(tmp_path: Path):
+    """A training may be over, or no longer let itself be read, before the sampler has seen that the stretch is."""
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS_EARLY.strip())
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    line, theirs = socket.socketpair()
+    line.settimeout(20)
+    with subprocess.Popen([sys.executable, str(script)], text=True, **pipes) as target, line:
+        assert target.stdin is not None and target.stdout is not None
+        with theirs:
+            words = [str(ROOT / "gpuprof"), str(tmp_path), samples_file(0)]
+            subprocess.run([sys.executable, "-I", "-S", "-c", START, *words], stdin=theirs.fileno(), check=True)
+
+        def send(**request: object) -> None:
+            line.sendall(json.dumps(request).encode() + b"\n")
+
+        send(check=json.loads(target.stdout.readline()))
+        assert json.loads(line.recv(4096))["error"] is None
+        send(go={"period_ns": 1_000_000, "workers": False})
+        time.sleep(0.3)
+        target.stdin.close()
+        target.wait()
+        time.sleep(0.1)  # many periods: the sampler finds nobody
+        send(stop={"first_step": 0, "steps_ns": [0], "marks": []})
+        assert len(samples(tmp_path)["samples"]) > 10
 
 
 PLANTED = """
