@@ -362,7 +362,7 @@ def test_a_paged_optimizer_whose_states_fit(tmp_path):
 
 @pytest.mark.parametrize(("up", "pieces"), [(0, 100), (0, 2), (GB, 100)])
 def test_copies_of_weights_that_the_cpu_works_on(tmp_path: Path, up: int, pieces: int):
-    # An average of weights that is kept on the CPU: nothing comes back. Two tensors are no weights.
+    """An average of weights that is kept on the CPU: nothing comes back. Two tensors are no weights."""
     case = trained(tmp_path, down=GB, up=up, pieces=pieces, ops=100, op="aten::lerp")
     found = find_offload(case)
     if up == 0 and pieces == 100:
@@ -371,6 +371,18 @@ def test_copies_of_weights_that_the_cpu_works_on(tmp_path: Path, up: int, pieces
         assert case.per_step(float(case.graph.duration_ns[found.stretches].sum())) == pytest.approx(200 * MS, rel=0.1)
     else:
         assert found is None or found.kind != "copies"
+
+
+def test_an_average_may_come_less_often_also_where_the_gpu_has_no_room(tmp_path: Path):
+    case = trained(tmp_path, down=GB, up=0, pieces=100, ops=100, op="aten::lerp", peak=138 * 10**9)
+    rarer = only(offload, case, "rarer")
+    assert rarer.title == "copies of weights every 20 steps" and rarer.odds < 1
+    # The matmuls of 10 ms run while the CPU does its part.
+    assert case.step_of(rarer.change(case.graph)) == pytest.approx(250 * MS / 20, rel=0.02)
+    roomy = trained(tmp_path, down=GB, up=0, pieces=100, ops=100, op="aten::lerp")
+    assert [one.key for one in offload.find(roomy)] == ["", "rarer"]
+    (part,) = offload.ledger_parts(roomy)
+    assert part.what.startswith("weights copied to the CPU")
 
 
 def test_an_average_on_the_cpu_is_no_preparation_of_samples():
