@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from helpers.case import case_of, only, run_of
 from helpers.diagnosed import diagnosed
+from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import MS, US, Program
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around, left_of_freeing
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.findings import offload
 from gpuprof.diagnosis.reach.ledger import above_reach
@@ -240,6 +241,27 @@ def test_hooks_around_modules_without_weights_go_too(tmp_path):
     gone = case.per_step(float(((1 - left) * graph.duration_ns)[(graph.lane >= 0) & ~graph.waits].sum()))
     # Before each mm is a copy: 100 µs, and the op's own; before each add 90 of 100 µs and nothing of the third op's.
     assert gone == pytest.approx(40 * (95 + 90) * US, rel=0.1)
+
+
+def test_freeing_activations_in_host_memory_goes_with_them(tmp_path):
+    """Autograd's engine frees 30 ms of host pages around one of ten nodes, and takes 2 µs around the others."""
+    made = Program()
+
+    def body() -> None:
+        made.mm(4096, 4096, 4096, gpu=1 * MS)
+        made.backward(made.elementwise, 9)
+        made.tid = AUTOGRAD
+        start = made.now
+        made.elementwise()
+        made.now += 30 * MS
+        made.engine(start - 1 * US, made.now)
+        made.tid = MAIN
+
+    for _ in range(3):
+        made.step(body)
+    case = made.case(tmp_path)
+    freed = (1 - left_of_freeing(case.graph)) * case.graph.duration_ns
+    assert case.per_step(float(freed.sum())) == pytest.approx(30 * MS, rel=0.01)
 
 
 def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_another(tmp_path):

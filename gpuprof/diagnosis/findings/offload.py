@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.calibration import kernels
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration.quoted import percent
-from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around, left_of_freeing
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -82,7 +82,8 @@ go over one after another. From a loop over parameters, the Python and the small
 `optimizer` leaves of them on the GPU. Where hooks around each module copy weights or activations, what the CPU does
 between two kernels becomes what it usually is where nothing is copied in between (at worst
 {percent(calibrated.HOOKS_STAY.high)} % of it stays, assumed). Hooks run around modules that have nothing to copy, too:
-next to copies it becomes what it is before the same op far from them. Where hooks empty the allocator's cache,
+next to copies it becomes what it is before the same op far from them. What autograd's engine does outside of ops
+becomes what it usually does, where it freed activations in host memory. Where hooks empty the allocator's cache,
 allocation is removed as well. Copies of weights that come in one step of {STEPS_BETWEEN_COPIES} leave that share of
 what is removed, with a probability of {calibrated.RARER_COPIES.value:g} (assumed): what the CPU computes may be needed
 in each step. How long the CPU computes differs from one process to the next by a factor of 1.7
@@ -261,6 +262,8 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     hooks = np.ones(len(case.graph))
     if found.kind in ("weights", "activations"):
         hooks = left_around(case.graph, found.copies, copying[case.graph.call] & ~case.graph.on_gpu)
+        if found.kind == "activations":
+            hooks *= left_of_freeing(case.graph)
         hooks = np.maximum(hooks, np.where(hooks < 1, calibrated.HOOKS_STAY.rising[level], 1.0))
 
     def change(graph: Graph) -> Graph:
