@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 LEAST_SHARE: Assumed[Share] = 0.02
 """Share of the step's work, of the CPU or of the GPU, from which on a part of the adapters is worth leaving out."""
 LEAST_LEFT_OUT: Assumed[Share] = 0.2
-"""Share of the step's work, of the CPU or of the GPU, of adapters that may be left out though the model learns less
-without them: where they take less, nobody would give them up."""
+"""Smallest share of the step's work, on the CPU or on the GPU, in the adapters that would be left out. The model may
+learn less without them, which is not worth a smaller gain."""
 MOST_KEPT: Assumed[Share] = 0.6
 """Share of the adapters on queries and values above which the others are few."""
 QUERIES_AND_VALUES: Convention[tuple[tuple[str, str], ...]] = (

@@ -147,7 +147,7 @@ def _pageable(case: Analysis, way: str) -> Mask:
 
 
 def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask) -> Iterator[Proposal]:
-    """Some copies from or to pinned memory. `up`: those to the GPU, for which nobody has to wait."""
+    """Some copies from or to pinned memory. `up`: those to the GPU, for which the CPU need not wait."""
     graph = case.graph
     sizes = _sizes(case)
     moved, to_gpu = (float(sizes[mask].sum()) / graph.steps for mask in (copies, copies & up))
