@@ -125,5 +125,5 @@ FINDING = Declaration(
     find=find,
     lowers=("slow_matmuls",),
     synonyms=("cudnn", "benchmark", "convolution_algorithms", "cudnn_deterministic"),
-    titles=("convolution_algorithms_that_were_tried", "convolutions_without_cudnn_deterministic"),
+    titles=("convolution_algorithms_chosen_by_trying_them", "convolutions_without_cudnn_deterministic"),
 )
