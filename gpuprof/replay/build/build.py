@@ -67,7 +67,7 @@ def build(timeline: Timeline) -> Graph:
 
 
 def _durations(pieces: Pieces, work: GpuWork, syncs: SyncEdges, queue: QueueEdges, copy_own: F64) -> F64:
-    """Of pieces: what they do themselves, without their waits; a lane that waits for another takes no time of its
+    """Durations of the nodes, ns: pieces without their waits; a lane that waits for another takes no time of its
     own."""
     duration = np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
     for piece, own in syncs.own_of_piece.items():
@@ -80,8 +80,8 @@ def _durations(pieces: Pieces, work: GpuWork, syncs: SyncEdges, queue: QueueEdge
 
 
 def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
-    """From GPU work to the calls that wait for it."""
-    # Of a stream whose last work was not seen launched nothing says whether that is this round's.
+    """Edges from GPU work to the calls that wait for it."""
+    # If the launch of a stream's last work was not recorded, it is unknown whether that work belongs to this round.
     known = ~syncs.wrapped | (nodes.work(syncs.source) > nodes.wait(syncs.piece))
     return Edges(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
 
@@ -111,7 +111,7 @@ def _assemble(
 
     start, end = pieces.start_ns.astype(np.float64), pieces.end_ns.astype(np.float64)
     host = np.full(len(pieces), HOST, np.uint8)
-    # What a thread of one's own does between its ops is not known; autograd's prepares its next op.
+    # What a user's own thread does between its ops is unknown; autograd's prepares its next op.
     working = [timeline.main_thread, *timeline.host.autograd]
     host[(pieces.scope < 0) & (pieces.call < 0) & ~np.isin(pieces.lane, working)] = NOTHING
     phase = _piece_phases(timeline, pieces)
