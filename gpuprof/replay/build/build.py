@@ -133,7 +133,7 @@ def _assemble(
     seen = numbers.work(queue.source[wrapped])
     before[seen] = queue.freed_ns[wrapped]
     started = nodes(start, work.start_ns, start[waiting])
-    # Whatever else looks at those of the round before cannot have waited longer than it did.
+    # Other edges from these nodes of the previous round cannot have held their targets up longer than recorded.
     looks = np.flatnonzero((source >= target) & (kind != QUEUE) & ~from_start & np.isin(source, seen))
     begun = np.where(
         nodes(pieces.waits, np.zeros(len(work), bool), np.ones(len(waiting), bool)),
@@ -141,7 +141,7 @@ def _assemble(
         started,
     )[target[looks]]
     lag[looks] = np.minimum(lag[looks], begun - before[source[looks]])
-    # Where nothing but the round before says when a stream or a thread begins, that one ended just so.
+    # If only the previous round determines when a stream or a thread begins, that round ended at the matching moment.
     rooted = np.zeros(len(numbers), bool)
     rooted[target[source < target]] = True
     wraps = np.flatnonzero(np.isin(kind, (LANE, STREAM)) & ~rooted[target] & (before[source] == NEVER))
