@@ -16,7 +16,7 @@ SCHEMA = "gpuprof.trial/1"
 CPUS_OF_OTHERS: Assumed[Cpus] = 0.25
 LEAST_IDLE_CPUS: Assumed[Cpus] = 0.5
 """A measurement counts as disturbed if other programs use more than CPUS_OF_OTHERS CPUs and fewer than LEAST_IDLE_CPUS
-CPUs are idle (assumed)."""
+CPUs are idle."""
 
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
 Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
@@ -199,7 +199,7 @@ class Trial:
     torch: str | None
     """Version of torch."""
     world_size: Positive[int]
-    """Ranks."""
+    """Number of ranks."""
     rounds: Positive[int]
     """Number of rounds of the fix that was measured most often."""
     settle_steps: int
