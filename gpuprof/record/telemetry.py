@@ -46,7 +46,7 @@ REASONS = (
 """Reasons why clocks are not higher, by bits of NVML's nvmlClocksEventReasons, lowest first."""
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals sent to a whole job or terminal are for the training, which may run on for a while; so must this."""
+"""Signals sent to a whole job or terminal, which are for the training. It may run on for a while, and so must this."""
 
 _INJECT = Path(__file__).with_name("inject")
 _PACKAGE = Path(__file__).parent.parent
@@ -214,7 +214,7 @@ class CpuShare:
 
 
 class Gpus:
-    """The case without NVML: no GPUs."""
+    """The GPUs without NVML: none are reported."""
 
     def read(self) -> list[dict[str, Any]]:
         """What each GPU does now, as telemetry.jsonl has it: power in watts, utilisations as shares of the time."""
@@ -273,7 +273,7 @@ class NvmlGpus(Gpus):
 
     def _reasons(self, handle: Any) -> list[str] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if bits is None:  # its older name
+        if bits is None:  # try its older name
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         if bits is None:
             return None
