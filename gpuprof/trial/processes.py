@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
+from gpuprof.devices.find_driver import find_driver
+from gpuprof.devices.gpu_driver import GpuDriver
 from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
 from gpuprof.record.caches import caches
@@ -113,7 +115,7 @@ class Starter:
     ) -> None:  # fmt: skip
         """tree: the folder of the user's files, which no process may change; None: it is not compared. tell: prints how
         they are protected. gpu_is_shared: other programs come and go on the GPU, so its memory is not waited for."""
-        self._target, self._network, self._tree, self._shared = target, network, tree, gpu_is_shared
+        self._target, self._network, self._tree = target, network, tree
         self._tell = tell or (lambda _: None)
         self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
@@ -121,7 +123,8 @@ class Starter:
         self._starting = False
         """Whether an unknown process may have been started: a signal may arrive before Popen has returned."""
         self._guard: subprocess.Popen[bytes] | None = None
-        self._used_mib: int | None = None
+        self._driver = GpuDriver() if gpu_is_shared else find_driver()
+        self._used_bytes: int | None = None
         self._control: int | None = None
         """Descriptor that ends the running process when it is closed."""
         self._sandbox = Sandbox(HOOKS)
@@ -135,7 +138,7 @@ class Starter:
             [sys.executable, "-I", "-S", guard.__file__, str(self.scratch)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self._used_mib = None if self._shared else used_mib()
+        self._used_bytes = self._driver.used_bytes()
         self._sandbox = sandbox_of(self._network, self._tree)
         self._made = _make_caches() if self._sandbox.keeps_all else []
         self._tell(self._sandbox.line)
@@ -370,12 +373,12 @@ class Starter:
 
     def _await_memory(self) -> None:
         """Waits until the GPUs have about as much free memory as before the first process."""
-        if self._used_mib is None:
+        if self._used_bytes is None:
             return
         end = time.monotonic() + MEMORY_S
         while time.monotonic() < end:
-            now = used_mib()
-            if now is None or now <= self._used_mib + MEMORY_MIB:
+            now = self._driver.used_bytes()
+            if now is None or now <= self._used_bytes + (MEMORY_MIB << 20):
                 return
             time.sleep(0.2)
 
@@ -405,18 +408,6 @@ def _short_folder() -> str | None:
     usual = tempfile.gettempdir()
     short = len(os.fsencode(usual)) <= LONGEST_FOLDER or not os.access(SHORT, os.W_OK | os.X_OK)
     return None if short else SHORT
-
-
-def used_mib() -> int | None:
-    """Memory in use on all GPUs, MiB; None without the driver's tool."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.split()
-        return sum(int(line) for line in lines)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
 
 
 def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns: int, begun_ns: int) -> Process:
