@@ -1,4 +1,4 @@
-"""What a step does besides training: save, evaluate, log, collect garbage, compile. Wall time of each, per step.
+"""What a step does in addition to training: save, evaluate, log, collect garbage, compile. Wall time of each, per step.
 
 These come in lumps: a mean step contains their share, the median step contains none. Where one lies inside another
 (a collection while saving), the time counts for the outer one.

@@ -45,7 +45,7 @@ class CurrentStream:
         return (lambda: None, lambda _: _NO_STREAM) if None in read else read  # type: ignore[return-value]
 
     def of_now(self) -> Any:
-        """The current stream of the current GPU; None, which means the same to torch, if this torch does not tell
+        """The current stream of the current GPU; None, which means the same to torch, if this torch does not report
         it."""
         inside = sys.modules["torch"]._C
         try:
