@@ -6,8 +6,10 @@ Sizes are bytes; predictions have both bounds, and what is not known is None.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from gpuprof.bounds import Signed
+from gpuprof.bounds import Signed, Whole
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +21,11 @@ class PeakPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """An expected value with its lower and upper bound."""
-
-    low: Signed[int]
-    expected: Signed[int]
-    high: Signed[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Moved:
     """Optimizer state that each step moves to the GPU and back."""
 
     bytes: int
-    step_ns: Bounds
-    """An expected value with its lower and upper bound."""
+    step_ns: Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +35,9 @@ class Fits:
     gpu: str
     usable_bytes: int
     """Memory that tensors may use."""
-    batch: Bounds | None
+    batch: Annotated[Range, Whole()] | None
     """Samples of a forward pass; None where the recorded number is not known."""
-    tokens: Bounds | None
+    tokens: Annotated[Range, Whole()] | None
     """Tokens of one sample with the recorded batch; None where that is not known."""
     moved: Moved | None = None
     """At the largest batch; None: nothing is moved, or its speed is not known."""
@@ -57,11 +49,11 @@ class Remedy:
 
     id: str
     title: str
-    peak_bytes: Bounds | None
+    peak_bytes: Annotated[Range, Whole()] | None
     """None: not known, and `unknown` says why."""
     saved_bytes: Signed[int] | None
     """By how much the peak is lower; negative: it is higher."""
-    step_ns: Bounds | None
+    step_ns: Range | None
     """The step with it; None: not known."""
     step_unknown: str | None
     """Why `step_ns` is not known."""

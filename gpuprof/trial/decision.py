@@ -28,7 +28,7 @@ from typing import Literal
 
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN
-from gpuprof.trial.trial import Interval
+from gpuprof.trial.trial import MeasuredGain
 from gpuprof.units import Assumed, Measured, Processes, Share
 
 RANK_SUM_P: Measured[Share] = 0.2
@@ -42,7 +42,7 @@ FEWEST_OF_NONE: Assumed[Processes] = 3
 Decision = Literal["confirmed", "slower", "no_difference"]
 
 
-def decide(plain: Sequence[float], fixed: Sequence[float], gain: Interval) -> Decision | None:
+def decide(plain: Sequence[float], fixed: Sequence[float], gain: MeasuredGain) -> Decision | None:
     """The decision from the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit; None:
     undecided. gain: the speedup relative to neighbouring processes, with its 80 % interval."""
     if gain.low is None or gain.high is None or len(fixed) < FEWEST_CLEAR or len(plain) <= FEWEST_CLEAR:
