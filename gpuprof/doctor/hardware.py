@@ -40,7 +40,7 @@ def clocks(facts: Facts) -> Check:
         if slowdowns:
             return Check(
                 "clocks", "warning", f"GPU {gpu.index} is slowed down: {', '.join(slowdowns)}",
-                "look after its cooling and power supply, or wait until other work on this machine has ended",
+                "check its cooling and power supply, or wait until other work on this machine has ended",
             )  # fmt: skip
         if gpu.sm_limit_mhz and gpu.max_sm_mhz and gpu.sm_limit_mhz < gpu.max_sm_mhz - 1:
             return Check(

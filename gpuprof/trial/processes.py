@@ -50,7 +50,7 @@ RECORDING_LIMIT_S: Assumed[Seconds] = 1800.0
 """Seconds after which the recording that `gpuprof try` makes itself is given up."""
 MEMORY_S: Assumed[Seconds] = 30.0
 MEMORY_MIB: Assumed[MiB] = 256
-"""Seconds to wait until GPU memory is free again, and how much more than before still counts as free."""
+"""A process waits up to MEMORY_S until GPU memory is free again: no more than MEMORY_MIB above what was used before."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 OUT_OF_MEMORY = "out of memory"
 """Prefix of the error of a process that ran out of memory."""
@@ -97,7 +97,7 @@ class Outcome:
 
     @property
     def failure(self) -> str | None:
-        """Why it says nothing about its fixes; None if it does."""
+        """Why its result cannot be used; None if it can."""
         return self.process.error or (None if self.process.step_ns else "it was not timed") or self.not_applied
 
     @property
@@ -175,8 +175,9 @@ class Starter:
     ) -> Outcome:
         """One process: started, timed and ended. Raises GpuprofError if it changed the user's files.
 
-        limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches. gate:
-        what it waits for after its first step. brief: no more than `settle` steps come before the timed ones.
+        limit_s: time after which it is given up. flags: the fixes that the program's own flags make; all others are
+        patches. gate: what it waits for after its first step. brief: no more than `settle` steps come before the timed
+        ones.
         """
         by_flag = {fix: flags[fix] for fix in fixes if flags and fix in flags}
         argv = self._target.argv
@@ -217,7 +218,7 @@ class Starter:
     def record(self, words: Sequence[str], limit_s: float = RECORDING_LIMIT_S) -> str | None:
         """Runs `gpuprof trace --stop` with these words, its verdict on stderr; what the program writes goes to scratch.
 
-        What the program failed of, as far as it is known; None where it did not fail. Raises GpuprofError if it changed
+        Returns why the program failed, as far as that is known; None if it did not. Raises GpuprofError if it changed
         the user's files, or took longer than limit_s.
         """
         runs = Path(runfile.RUNS).absolute()
@@ -256,14 +257,14 @@ class Starter:
             self._is_large = True
             self._tell(
                 f"{self._tree} holds more than {folder_state.MOST_FILES:,} files: they are not compared before and "
-                "after a process, so that it is not seen what native code or another program changes"
+                "after a process, so changes by native code or another program are not noticed"
             )
         yield
         changed = folder_state.changes(before, folder_state.state_of(self._tree, self.scratch, outputs))
         if changed:
             more = f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else ""
             raise GpuprofError(
-                f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, past the scratch folder (native "
+                f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, outside the scratch folder (native "
                 "code or another program did it): --yes continues anyway"
             )
 
@@ -323,7 +324,7 @@ class Starter:
                     return None
                 first_seen = first_seen or time.monotonic()
                 if time.monotonic() - first_seen > RANKS_S:
-                    return "the other ranks did not come to the same step"
+                    return "the other ranks did not reach the same step"
             if over:
                 return None if _results(folder) else _why(folder, process.returncode)
             if time.monotonic() > end:
@@ -454,5 +455,5 @@ def _explained(text: str) -> str:
     """An error, preceded by its meaning if known."""
     text = redact_text(" ".join(text.split()))[:300]
     if text.startswith(NO_INPUT):
-        return f"it reads standard input, which is empty in a trial: give what it asks for as arguments ({text})"
+        return f"it reads standard input, which is empty in a trial: pass what it asks for as arguments ({text})"
     return f"{OUT_OF_MEMORY}: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith(OUT_OF_MEMORY) else text

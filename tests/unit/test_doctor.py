@@ -47,7 +47,7 @@ FAILING = [
     ("driver", "blocker", {"driver_cuda": "12.4"}, "supports CUDA 12.4"),
     ("tracing", "blocker", on_torch(gpu_events=0), "recorded no GPU work"),
     ("tracing", "blocker", on_torch(gpu_events=0, error="CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"), "may not trace"),
-    ("counters", "note", {"admin_only": True}, "administrator only"),
+    ("counters", "note", {"admin_only": True}, "administrators only"),
     ("nsys", "note", {"nsys": None, "nsys_error": "it is not installed"}, "it is not installed"),
     ("wsl", "warning", {"kernel": "Linux version 5.15.90.1-microsoft-standard-WSL2"}, "WSL"),
     ("container", "warning", {"container": "Docker", "variables": {"NVIDIA_DRIVER_CAPABILITIES": "compute"}},

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from gpuprof.bounds import Whole
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share
 from gpuprof.diagnosis.iterations.trainer import Trainer
-from gpuprof.diagnosis.result.iteration_model import Iteration, IterationRange
+from gpuprof.diagnosis.result.iteration_model import Iteration
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
 from gpuprof.record.trainer_arguments import ACCUMULATION
@@ -65,7 +67,7 @@ class PhaseChange:
     phase: str
     ns: int
     """As it is."""
-    then: IterationRange
+    then: Annotated[Range, Whole()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class WithArguments:
     arguments: Mapping[str, Value]
     was_ns: int
     """As it is."""
-    iteration_ns: IterationRange
+    iteration_ns: Range
     completions: float
     """Completions of an iteration / those it has now."""
     speedup: Range
@@ -103,7 +105,7 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
     low, expected, high = _whole(iteration, phases)
     completions, was = asked.completions, iteration.mean_ns
     return WithArguments(
-        dict(arguments), was, IterationRange(low, expected, high), completions,
+        dict(arguments), was, Range(low, expected, high), completions,
         Range(*(completions * was / ns for ns in (high, expected, low))), phases,
         tuple(dict.fromkeys((*asked.basis, *_assumed(iteration, asked)))),
     )  # fmt: skip
@@ -118,7 +120,7 @@ def _changed(iteration: Iteration, asked: Factors) -> tuple[PhaseChange, ...]:
     """The phases that change, in the order of an iteration."""
     changed = [(one.phase, one.ns, _sides(iteration, one.phase, one.ns, asked)) for one in iteration.phases]
     return tuple(
-        PhaseChange(phase, round(ns), IterationRange(*(round(max(one, 0.0)) for one in then)))
+        PhaseChange(phase, round(ns), Range(*(round(max(one, 0.0)) for one in then)))
         for phase, ns, then in changed
         if any(abs(one - ns) >= 0.5 for one in then)
     )
