@@ -38,9 +38,7 @@ def over_lists(arguments: Arguments, kernel: Kernel, fill: float) -> Cost | None
     given = sum(1 for name in arguments.types if name == "TensorList")
     recorded = [sum(t.elements for t in tensors) for tensors in arguments.lists]
     elements = float(recorded[0]) if recorded and recorded[0] else kernel.blocks * CHUNK_ELEMENTS * fill
-    whole = bool(
-        recorded and recorded[0]
-    )  # cost of the list, which its kernels share; else of these chunks
+    whole = bool(recorded and recorded[0])  # cost of the list, which its kernels share; else of these chunks
     name = arguments.name.removeprefix("aten::")
     if name.startswith("_fused_"):
         states = _FUSED_STATE.get(name.removeprefix("_fused_").rstrip("_"), 2)
