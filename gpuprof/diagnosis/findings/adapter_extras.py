@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_SHARE: Assumed[Share] = 0.02
-"""Share of the step's work, of the CPU or of the GPU, from which on a part of the adapters is worth leaving out."""
+"""Smallest share of the step's CPU or GPU work for which a part of the adapters is worth leaving out."""
 MOST_KEPT: Assumed[Share] = 0.6
-"""Share of the adapters on queries and values above which the others are few."""
+"""Largest share of adapters on queries and values for a proposal: with more, leaving out the others saves little."""
 QUERIES_AND_VALUES: Convention[tuple[tuple[str, str], ...]] = (
     ("q_proj", "v_proj"), ("query", "value"), ("q", "v"), ("to_q", "to_v"), ("q_lin", "v_lin"),
 )  # fmt: skip
-"""Names of the layers that make queries and values, as the libraries of models call them."""
+"""Names that model libraries give the layers that make queries and values."""
 NAMES_SHOWN: Convention[Entries] = 6
 
 PAGE = Page(
@@ -39,10 +39,10 @@ PAGE = Page(
     title="Adapters do more than plain LoRA",
     means="""
 A LoRA adapter is two thin matrix multiplications, a scaling and a sum for each layer: four to eight small kernels
-forward and more backward, which mostly cost launches. DoRA multiplies the factors to a whole weight in each forward
+forward and more backward, which mostly cost launches. DoRA multiplies the factors into a full weight in each forward
 pass, takes the norms of its rows and scales the result by them; with dropout it also multiplies by the base weight a
-second time. Dropout on the adapter's input draws random numbers for the whole input, and keeps libraries from fusing.
-Adapters on every linear layer cost several times what they cost on queries and values alone.
+second time. Dropout on the adapter's input draws random numbers for the whole input, and prevents libraries from
+fusing. Adapters on every linear layer cost several times what they cost on queries and values alone.
 """,
     detected=f"""
 In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1, rank at most {MOST_RANK}) and the next
@@ -65,7 +65,7 @@ Fewer adapters learn less: adapters on all layers come closer to full fine-tunin
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Plain LoRA, no dropout, adapters on queries and values."""
+    """Proposes plain LoRA, no dropout, or adapters on queries and values alone."""
     found = find_adapters(case)
     if found is None:
         return

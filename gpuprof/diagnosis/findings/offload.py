@@ -40,7 +40,8 @@ _PAGED = re.compile(r"Paged")
 """Optimizers of bitsandbytes whose states lie in unified memory."""
 _MOMENTS_BYTES: Convention[Ratio] = 8.0
 _MOMENTS_TRAFFIC: Convention[Ratio] = 16.0
-"""Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
+"""Bytes per parameter of two moments in 32 bits, and those that a step reads and writes of them; in 8 bits a
+quarter."""
 PAGING_SLOWER: Assumed[Ratio] = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
 
@@ -90,8 +91,7 @@ all parameters does not fit. With ZeRO each rank has its share of the states.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The same training with all on the GPU, where that fits; and an optimizer that goes over its states once where
-    they are."""
+    """Proposes to keep everything on the GPU if it fits, and for an optimizer on the CPU a fused step there."""
     found = find_offload(case)
     if found is not None:
         yield from on_gpu(case, found)
@@ -149,8 +149,8 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
 
 
 def _fused_left(case: Analysis, computing: Mask, way: int) -> Change:
-    """The step with a fused kernel on the CPU. From a loop, what runs between the ops of each parameter goes as on the
-    GPU: Python, and ops that compute nothing large; lists have little of it."""
+    """The step with a fused kernel on the CPU. What a loop runs between the ops of each parameter (Python, and ops that
+    compute nothing large) shrinks as on the GPU; optimizers over lists have little of it."""
     graph = case.graph
     left = np.where(computing, calibrated.FUSED_LEFT.rising[way], 1.0)
     if not case.ops_named(lambda name: name.startswith("aten::_foreach_")).any():
@@ -263,7 +263,7 @@ def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:
 
 
 def _fix(case: Analysis, kind: Kind) -> Fix:
-    """For what the run imported."""
+    """The fix for the libraries that the run imported."""
     packages = {str(name).lower() for name in case.versions}
     if kind == "activations":
         return case.stack.fix(

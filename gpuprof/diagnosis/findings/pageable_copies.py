@@ -1,4 +1,4 @@
-"""Batches are copied to the GPU from ordinary memory, and the host waits for each copy."""
+"""Batches are copied to the GPU from ordinary memory, and the CPU waits for each copy."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_BYTES: Assumed[Bytes] = 1 << 20
-"""Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
+"""Fewest bytes that a step copies for a proposal; with less, a copy takes no longer than a small kernel."""
 
 MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
 """Largest copy that counts as small: of indices, a mask, a few numbers."""
 FEWEST_SMALL: Assumed[Launches] = 8
-"""Small copies of a pass from which on they are worth a look: a batch has a few tensors."""
+"""Fewest small copies per pass for a proposal: a batch has a few tensors."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
 MUCH_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
@@ -75,13 +75,13 @@ tensor.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Pinned memory and asynchronous copies; small tensors that are on the GPU already."""
+    """Proposes pinned memory and asynchronous copies, and small tensors made on the GPU."""
     yield from _pinned(case)
     yield from _small(case)
 
 
 def _small(case: Analysis) -> Iterator[Proposal]:
-    """Small tensors made on the GPU, or once, instead of being copied to it again and again."""
+    """Proposes to make small tensors on the GPU, or only once, instead of copying them again and again."""
     trace, graph, links = case.trace, case.graph, case.timeline.links
     rows = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     rows &= (trace.gpu.bytes >= 0) & (trace.gpu.bytes <= MOST_SMALL_BYTES) & (links.op >= 0)
@@ -123,7 +123,7 @@ def _small(case: Analysis) -> Iterator[Proposal]:
 
 
 def _pinned(case: Analysis) -> Iterator[Proposal]:
-    """Pinned memory and asynchronous copies."""
+    """Proposes pinned memory and asynchronous copies."""
     trace, graph = case.trace, case.graph
     pageable = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     copies = case.nodes_of_gpu(pageable) & graph.on_gpu

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_LOOP_SHARE: Assumed[Share] = 0.02
-"""Share of the step from which on the loops are worth a look."""
+"""Smallest share of the step in such loops for a proposal."""
 MOST_NAMED: Convention[Ops] = 4
-"""Ops of a round that are named."""
+"""Most ops of a round that are named."""
 IN_PLACE = re.compile(r"^aten::(add|sub|mul|div|lerp|addcmul|addcdiv|copy|clamp_min|clamp_max)_$")
 NORMS = re.compile(r"^aten::(linalg_vector_norm|norm)$")
 SEPARATE = re.compile(
     r"^aten::(linalg_vector_norm|norm|copy_|zero_|to|_to_copy|detach|item|_local_scalar_dense|empty\w*)$"
 )
-"""Ops of which no round needs the one before: values of each tensor, and copies."""
+"""Ops on separate tensors, so that no round needs the one before: values of each tensor, and copies."""
 
 PAGE = Page(
     id="python_loop",
@@ -69,10 +69,10 @@ rounds) are counted: their rows are known at once. Not in inference.
 """,
     gain=f"""
 Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
-({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}); a loop within it has one round, too. The same
-holds for the fixed part of each kernel's time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is
-left ({percent(calibrated.GPU_LEFT.low)} to {percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in
-its last round. The same holds for its backward pass, and for what autograd takes to go through its nodes before the
+({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}); a loop within it also has one round. The same holds
+for the fixed part of each kernel's time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is left
+({percent(calibrated.GPU_LEFT.low)} to {percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in its
+last round. The same holds for its backward pass, and for the time in which autograd goes through its nodes before the
 first of them runs. A model that is called for each row is called once for the rows that are known at once, and the
 Python between the calls stays; where no number of rows stands out and results are read,
 {percent(calibrated.CALLS_LEFT.value)} % of the calls are left ({percent(calibrated.CALLS_LEFT.low)} % to all). All
@@ -89,7 +89,7 @@ rows stands out. Rounds of very different sizes need padding or segments.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Ops over all rounds in place of a loop, and one call for rounds that are fed from the CPU."""
+    """Proposes ops over all rounds in place of a loop, and one call for rounds that are fed from the CPU."""
     yield from _ops(case)
     fed = None if case.workload.is_inference else find_fed_loops(case)
     if fed is not None and fed.together is not None and fed.between is not None:
@@ -97,8 +97,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _calls(case: Analysis, loops: SmallLoops, together: I64, between: Stretches) -> Iterator[Proposal]:
-    """A model that is called for one row after another, each handed over by the CPU: one call for the rows that follow
-    one another at once. Python between them (an environment that moves) stays."""
+    """Proposes one call for rows that follow one another directly, for a model that is called on one row after another,
+    each copied by the CPU. Python between them (an environment that moves) stays."""
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
@@ -156,7 +156,7 @@ def _calls(case: Analysis, loops: SmallLoops, together: I64, between: Stretches)
 
 
 def _calls_left(rounds: I64, together: I64, read: bool, level: int) -> F64:
-    """Share of the calls that is left, by loop. Where results are read and no number of rounds stands out, each round
+    """Share of the calls that remains, by loop. Where results are read and no number of rounds stands out, each round
     may need the one before."""
     calls = np.where(together > 0, np.ceil(rounds / np.maximum(together, 1)), 1.0)
     left = np.minimum(calls * calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0)
@@ -165,7 +165,7 @@ def _calls_left(rounds: I64, together: I64, read: bool, level: int) -> F64:
 
 
 def _ops(case: Analysis) -> Iterator[Proposal]:
-    """Ops over all rounds in place of a loop."""
+    """Proposes ops over all rounds in place of a loop."""
     loops, reading = find_small_loops(case), reading_loops(case)
     if loops is not None and reading is not None:  # the finding `syncs` has those
         loops = some_of(loops, ~reading.which)
@@ -185,7 +185,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     gpu = inside & graph.on_gpu
     work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
     pieces = np.bincount(group[gpu], minlength=2 * count)
-    # What a kernel takes that does next to nothing is paid once per kernel, however much it does.
+    # The time of a kernel that does next to nothing is paid once per kernel, however much it does.
     least_ns = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
     nothing: F64 = np.bincount(group[gpu], weights=least_ns, minlength=2 * count).astype(np.float64)
     one_round = np.tile(loops.one_round, 2)
@@ -223,7 +223,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
 
 
 def _fix(names: list[str]) -> Fix:
-    """The library's own way out of these ops first."""
+    """The fix, with the libraries' own replacements for these ops first."""
     ways: list[Fix] = []
     if any(NORMS.match(name) for name in names):
         ways.append(LISTS)

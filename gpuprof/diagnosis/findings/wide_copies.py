@@ -1,4 +1,4 @@
-"""Tensors cross between CPU and GPU in a wider type than they have before, or get after."""
+"""Tensors are copied between CPU and GPU in a wider type than they have before the copy, or get after it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_BYTES: Assumed[Bytes] = 1 << 20
-"""Of a step's copies; with less, a copy is its launch."""
+"""Fewest bytes that a step copies for a proposal; with less, a copy takes as long as its launch."""
 LEAST_COPY_BYTES: Assumed[Bytes] = 1 << 18
-"""Of one copy that is looked at."""
+"""Fewest bytes of a single copy to be considered."""
 SHORT = {"double": "fp64", "float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "unsigned char": "uint8",
          "signed char": "int8", "bool": "bool"}  # fmt: skip
 COPY = "aten::copy_"
@@ -42,15 +42,15 @@ COMPUTED = frozenset(
 )
 """Ops on each value that the GPU can do just as well once it has the tensor."""
 UNCHANGED = frozenset({"aten::detach", "aten::detach_", "aten::lift_fresh", "aten::contiguous", "aten::view"})
-"""Ops between that compute nothing."""
+"""Ops in between that compute nothing."""
 
 PAGE = Page(
     id="wide_copies",
     title="Tensors are copied between CPU and GPU in a wider type than they need",
     means="""
-`x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in
-8 bits; `x.cuda().bfloat16()` copies digits that are thrown away on arrival. The link and host memory are many times
-slower than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
+`x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in 8
+bits; `x.cuda().bfloat16()` copies digits that are discarded on arrival. The link and host memory are many times slower
+than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
 """,
     detected="""
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
@@ -58,17 +58,17 @@ the wider type that is copied, or the next cast of that shape in the step makes 
 also ops on each value (`.float() / 255`) that lie between the cast and the copy.
 """,
     gain=f"""
-The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU goes; one on
-the CPU goes or is added, at {calibrated.CAST_RATE.value / 1e9:g} GB of the wide type a second and core
+The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU is removed;
+one on the CPU is removed or added, at {calibrated.CAST_RATE.value / 1e9:g} GB of the wide type a second and core
 ({calibrated.CAST_RATE.low / 1e9:g} to {calibrated.CAST_RATE.high / 1e9:g}, assumed), up to
-{calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU goes from the
-CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its memory
-ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason (probability
-{calibrated.CAST_ODDS.value:g}, assumed).
+{calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU is removed
+from the CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its
+memory ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason
+(probability {calibrated.CAST_ODDS.value:g}, assumed).
 """,
     wrong="""
 A cast on the CPU in the training process can take longer than the copy saves: let the workers of the DataLoader do it.
-Where what is wide is used on both sides, it has to be cast on both.
+If both sides use the wide tensor, it has to be cast on both.
 """,
 )
 
@@ -268,7 +268,7 @@ def _moved_on_gpu(one: WideCopy) -> float:
 
 
 def _launches(case: Analysis, found: Sequence[WideCopy]) -> I64:
-    """A node of the CPU for each op of the chains, in which it launches a kernel instead."""
+    """One CPU node for each op of the chains, in which the CPU launches a kernel instead."""
     rows = [row for one in found for row in one.chain]
     nodes = [np.flatnonzero(case.nodes_within(case.ops_at([row])) & ~case.graph.waits)[:1] for row in rows]
     return np.concatenate([np.empty(0, np.int64), *nodes])
