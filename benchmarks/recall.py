@@ -112,7 +112,7 @@ Where = Literal["fixes", "worth_trying", "considered", "absent"]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The measured gain of one change: as it is over with the change, for equal work; 0 where it did not run."""
+    """The measured gain of one change: step as it is / step with the change, for equal work; 0 if it did not run."""
 
     low: float
     middle: float
