@@ -11,12 +11,13 @@ LEAST_BYTES = Number(
 )  # fmt: skip
 STATE_BYTES = Number(
     12.0, 8.0, 16.0, "bytes", "published",
-    "Of an offloaded Adam per parameter: fp32 weights and two moments; with gradients in fp32 16 (Ren et al., 2021, "
-    "ZeRO-Offload).",
+    "Bytes of an offloaded Adam per parameter: fp32 weights and two moments; with gradients in fp32 16 (Ren et al., "
+    "2021, ZeRO-Offload).",
 )  # fmt: skip
 TRAFFIC_BYTES = Number(
     28.0, 22.0, 34.0, "bytes", "assumed",
-    "Per parameter of a fused Adam step on the GPU: reads gradient, weight and two moments, writes the latter three.",
+    "Bytes moved per parameter by a fused Adam step on the GPU, which reads gradient, weight and two moments, and "
+    "writes the latter three.",
 )  # fmt: skip
 STAYS = Number(
     0.15, 0.0, 0.4, "", "assumed",
