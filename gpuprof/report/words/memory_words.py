@@ -53,7 +53,7 @@ def place(one: Line | Leak | LineDifference | Failure) -> str:
 
 
 def headline(device: Device, peak: str = "PEAK") -> str:
-    """`PEAK 61.2 GiB allocated, 70.1 GiB reserved`; `peak`: the word, as it is written there."""
+    """`PEAK 61.2 GiB allocated, 70.1 GiB reserved`; `peak`: how the first word is written."""
     held = device.peak.reserved_bytes
     return f"{peak} {size(device.peak.allocated_bytes)} allocated" + (
         "" if held is None else f", {size(held)} reserved"
@@ -61,7 +61,7 @@ def headline(device: Device, peak: str = "PEAK") -> str:
 
 
 def moment(device: Device, named: bool = True) -> str:
-    """When the peak was; named: and on which GPU."""
+    """When the peak was, and if `named` on which GPU."""
     peak, name = device.peak, f"GPU {device.device}" if named else None
     if not device.events:
         return " · ".join(filter(None, (name, "when the snapshot was taken")))
