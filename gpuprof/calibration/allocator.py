@@ -32,6 +32,10 @@ CACHE_LOSS = Number(
     "and 60 to 70 ms of 108 to 126, of which copies were 65 and pinned ones are 10.",
     _COPIES, "python -m benchmarks.calibrate allocator",
 )  # fmt: skip
+PINNED_DOWN = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that what is copied to pageable memory can go into pinned buffers that are kept instead.",
+)  # fmt: skip
 SMALL_ON_GPU = Number(
     0.75, 0.5, 0.9, "", "assumed",
     "Probability that small tensors which a pass copies to the GPU can be made there, or be copied once.",

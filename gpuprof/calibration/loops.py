@@ -41,3 +41,12 @@ BRANCHES = Number(
     "Probability that branches of the same shapes, of which none multiplies what another one returned, can be one "
     "batched multiplication, or one call on all inputs.",
 )  # fmt: skip
+ONE_LOSS = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that a loss which is computed for one output after another can take all at once, or can share what is "
+    "found for one of them.",
+)  # fmt: skip
+LAST_LOSS = Number(
+    0.55, 0.3, 0.7, "", "assumed",
+    "Probability that fewer of a model's losses of several outputs are enough.",
+)  # fmt: skip

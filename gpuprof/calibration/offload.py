@@ -60,3 +60,8 @@ CAST_ODDS = Number(
     "Probability that a narrower copy between CPU and GPU gains what the replay says: what the cast on the CPU costs, "
     "and who does it, is assumed.",
 )  # fmt: skip
+RARER_COPIES = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that weights or gradients which the CPU averages or measures in each step, and sends nothing of back, "
+    "may be copied in some steps only.",
+)  # fmt: skip

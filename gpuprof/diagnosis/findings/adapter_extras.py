@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 LEAST_SHARE: Assumed[Share] = 0.02
 """Smallest share of the step's CPU or GPU work for which a part of the adapters is worth leaving out."""
+LEAST_LEFT_OUT: Assumed[Share] = 0.2
+"""Smallest share of the step's work, on the CPU or on the GPU, in the adapters that would be left out. The model may
+learn less without them, which is not worth a smaller gain."""
 MOST_KEPT: Assumed[Share] = 0.6
 """Largest share of adapters on queries and values for a proposal: with more, leaving out the others saves little."""
 QUERIES_AND_VALUES: Convention[tuple[tuple[str, str], ...]] = (
@@ -49,7 +52,8 @@ In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1
 one back. DoRA:
 such a pair on a unit matrix, the ops after it on tensors of the weight's sizes alone, and the scaling behind the
 adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which layers have adapters is read from the
-model's configuration. Needs recorded shapes.
+model's configuration; fewer are proposed only where those that would go take {percent(LEAST_LEFT_OUT)} % of the step's
+work, on the CPU or on the GPU. Needs recorded shapes.
 """,
     gain=f"""
 The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries
@@ -112,10 +116,10 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     lora = (case.run.model or {}).get("lora") if case.run else None
     adapted = (lora or {}).get("adapted") or {}
     names = next((pair for pair in QUERIES_AND_VALUES if all(name in adapted for name in pair)), None)
-    if names is None or _is_small(case, found.nodes):
+    if names is None:
         return
     share = sum(adapted[name] for name in names) / sum(adapted.values())
-    if share > MOST_KEPT:
+    if share > MOST_KEPT or _is_small(case, found.nodes, LEAST_LEFT_OUT / (1 - share)):
         return
     others = [name for name in adapted if name not in names]
     text = (
@@ -134,10 +138,10 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     )
 
 
-def _is_small(case: Analysis, nodes: Mask) -> bool:
+def _is_small(case: Analysis, nodes: Mask, share: float = LEAST_SHARE) -> bool:
     """Whether these nodes are a negligible share of both the CPU's and the GPU's work."""
     ns, gpu = case.graph.duration_ns, case.graph.on_gpu
-    least = LEAST_SHARE * case.step_ns * case.steps
+    least = share * case.step_ns * case.steps
     return max(float(ns[nodes & gpu].sum()), float(ns[nodes & ~gpu].sum())) < least
 
 

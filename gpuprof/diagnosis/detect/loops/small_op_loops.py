@@ -96,7 +96,7 @@ def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
 
 def _find(case: Analysis) -> SmallLoops | None:
     ops = case.trace.ops
-    rows, family = _own_ops(case)
+    rows, family = own_ops(case)
     if len(rows) < FEWEST_OPS:
         return None
     names = ops.name[rows].astype(np.int64)
@@ -141,7 +141,7 @@ def _launch(case: Analysis, stretches: Stretches) -> Mask:
     return np.bincount(inside[case.graph.on_gpu & (inside >= 0)], minlength=len(stretches)) > 0
 
 
-def _own_ops(case: Analysis) -> tuple[I64, I64]:
+def own_ops(case: Analysis) -> tuple[I64, I64]:
     """(rows of the window's outermost ops outside autograd, optimizers and loaders; family of each: ops of one thread
     with the same enclosing range), in order of time by thread."""
     ops, (low, high) = case.trace.ops, case.timeline.window
