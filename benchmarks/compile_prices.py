@@ -217,11 +217,11 @@ def section(found: Sequence[Price]) -> str:
         break_on_hyphens=False,
     )
     return f"""{HEADING}
-`python -m benchmarks.compile_prices --page`: steps on an H100 or H200, as they are over with the change; measured: the
-middle, and the range over the turns; predicted: the expected gain and its 80 % interval; price: the share of the step
-that the change takes off if it works, as predicted / as measured, with ✓ where they are less than 20 % apart. Numbers
-were chosen with programs of the role *fit* in view, never with those of the role *test*. A change that compiles only a
-part of the model is left out.
+`python -m benchmarks.compile_prices --page`: steps on an H100 or H200, the step as it is divided by the step with the
+change; measured: the middle, and the range over the turns; predicted: the expected gain and its 80 % interval; price:
+the share of the step that the change takes off if it works, as predicted / as measured, with ✓ where they are less than
+20 % apart. Numbers were chosen with programs of the role *fit* in view, never with those of the role *test*. A change
+that compiles only a part of the model is left out.
 
 | finding | program | role | change | measured | predicted | price |
 |---|---|---|---|---:|---:|---:|

@@ -1,4 +1,4 @@
-"""`gpuprof memory`, called as a user calls it: its JSON, its screen, and one line for what is no snapshot."""
+"""`gpuprof memory`, called as a user calls it: its JSON, its screen, and one line for what is not a snapshot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def document(*arguments: object) -> dict:
 
 
 def test_owners_of_a_fine_tune(tmp_path: Path):
-    """What the generated program holds at its peak, after the forward and the loss of the last step, by hand."""
+    """Compared with what the generated program holds at its peak, after the forward and the loss of the last step,
+    worked out by hand."""
     found = document(written(tmp_path / "a.pickle"))
     peak = found["devices"][0]["peak"]
     assert peak["phase"] == "forward" and peak["step"] == 2  # the first step has no optimizer state yet
@@ -82,11 +83,11 @@ BAD = {
     "reduce": (b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.", "do not trust it"),
     "other_pickle": (pickle.dumps({"a": 1}), "not a memory snapshot"),
     "list_of_numbers": (pickle.dumps([1, 2]), "not a memory snapshot"),
-    "no_events": (pickle.dumps({"segments": [], "device_traces": [[]]}), "holds nothing"),
+    "no_events": (pickle.dumps({"segments": [], "device_traces": [[]]}), "is an empty memory snapshot"),
     "odd_events": (pickle.dumps({"segments": [], "device_traces": [[{"action": []}]]}), "not a memory snapshot"),
     "huge_size": (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "size": 1 << 80}]]}),
                   "not a memory snapshot"),
-    "text": (b"hello there", "no pickle"),
+    "text": (b"hello there", "not a pickle"),
     "json": (b'{"traceEvents": []}', "no memory events"),
     "zip": (b"PK\x03\x04rest", "torch.save"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands that a diagnosis prints to settle a fix, pasted as they are, for every fix that can appear in one."""
+"""The commands that a diagnosis prints to try a fix, pasted unchanged, for every fix that can appear in one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES = {
     "optimizer": ("fused", "foreach"),
     "trainer_arguments": ("max_completion_length=60", 'generation_kwargs={"cache_implementation":"static"}'),
 }  # fmt: skip
-"""Values that findings give patches, next to none, which stands for the patch's default."""
+"""Values that findings give patches, besides none, which means the patch's default."""
 PASTED = [
     Patch(name, value)
     for name in NAMES
@@ -35,12 +35,12 @@ PASTED = [
 
 
 class Chosen(GpuprofError):
-    """In place of the trial: which fixes it would try, on which command."""
+    """Stands in for the trial: which fixes it would try, on which command."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The latest run of the folder."""
+    """The latest run in the folder."""
     write_training(tmp_path, "train(net(), torch.utils.data.DataLoader(Data(), batch_size=8))")
     return make_run(tmp_path)
 
@@ -77,7 +77,7 @@ def test_what_has_to_be_made_by_hand_first_is_not_tried_from_outside():
     [
         (
             None,
-            "nothing to run: gpuprof try --fix tf32 train.py (without a command that of the latest run here; there is",
+            "nothing to run: gpuprof try --fix tf32 train.py (no run here has a command that could be run again",
         ),
         (["python", "train.py", "--token", "<redacted>"], "the latest run's command holds a secret, which is not kept"),
     ],
@@ -107,5 +107,5 @@ def test_a_gain_to_stop_at_is_read(text: str):
 
 @pytest.mark.parametrize("text", ["", "fast", "1x", "0.5", "-2", "1.3xx", "inf"])
 def test_a_gain_that_is_none_is_refused(text: str):
-    with pytest.raises(click.BadParameter, match=r"is no gain above 1, such as 1\.3x"):
+    with pytest.raises(click.BadParameter, match=r"is not a gain above 1, such as 1\.3x"):
         try_._gain(None, None, text)  # type: ignore[arg-type]

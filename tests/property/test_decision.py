@@ -1,7 +1,6 @@
-"""`gpuprof try` confirms what gains and not what does not: false and true confirmations by simulation.
-
-A trial is played as it runs: a process as it is before each round and after the last, a look after each of up to ten
-rounds. Process i takes exp(noise i), with the fix that over the gain.
+"""`gpuprof try` confirms fixes that gain and no others: false and true confirmations by simulation. A trial is
+simulated as it runs: an unchanged process before each round and after the last, and a decision after each of up to ten
+rounds. Process i takes exp(noise i), and with the fix that divided by the gain.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuprof.trial import judge
 from gpuprof.trial.decision import RANK_SUM_P, decide, rank_sum_probability
-from gpuprof.trial.trial import Interval, Process
+from gpuprof.trial.trial import MeasuredGain, Process
 
 TRIALS, ROUNDS = 1000, 10
 Noise = Callable[[np.random.Generator, int], np.ndarray]
@@ -41,7 +40,7 @@ def drifting(draw: Draw, n: int) -> np.ndarray:
 
 
 def wandering(draw: Draw, n: int) -> np.ndarray:
-    """Neighbours are alike."""
+    """Consecutive processes are similar."""
     found = 0.03 * draw.standard_normal(n)
     for i in range(1, n):
         found[i] += 0.7 * found[i - 1]
@@ -63,7 +62,8 @@ NOISES: dict[str, Noise] = {
 
 
 def confirmed(noise: Noise, gain: float, trials: int = TRIALS) -> np.ndarray:
-    """Share of trials in which the fix is confirmed by each round; by a trial that says slower it never is."""
+    """Share of trials in which the fix is confirmed by each round; a trial that ends with "slower" never confirms
+    it."""
     draw, by_round = np.random.default_rng(7), np.zeros(ROUNDS + 1)
     for _ in range(trials):
         steps = 10 * np.exp(noise(draw, 2 * ROUNDS + 1))
@@ -104,7 +104,7 @@ def test_on_full_cpus_nothing_is_confirmed():
     found = judge.judged("fix", full)
     assert found and found.decision is None and found.gain.expected == pytest.approx(2.0)
     assert found.why == "other programs kept the CPUs full in 9 of 9 processes, which confirm nothing"
-    # Two rounds in quiet decide.
+    # Without noise two rounds decide.
     assert getattr(judge.judged("fix", [*full, *(process(*one) for one in steps[:5])]), "decision", None) == "confirmed"
 
 
@@ -126,7 +126,7 @@ positive = st.floats(0.1, 1e4)
 
 @given(st.lists(positive, min_size=3, max_size=9), st.lists(positive, min_size=2, max_size=8), st.floats(0.01, 100))
 def test_units_do_not_matter_and_slower_is_the_mirror_image(plain: list[float], fixed: list[float], unit: float):
-    gain, loss = Interval(1.01, 2.0, 3.0), Interval(1 / 3.0, 1 / 2.0, 1 / 1.01)
+    gain, loss = MeasuredGain(1.01, 2.0, 3.0), MeasuredGain(1 / 3.0, 1 / 2.0, 1 / 1.01)
     found = decide(plain, fixed, gain)
     assert found in (None, "confirmed")
     if min(plain) > max(fixed) * 1.0001 or found is None:  # rounding does not decide
@@ -147,5 +147,5 @@ def _at_the_edge(plain: list[float], fixed: list[float]) -> bool:
 
 @given(st.lists(positive, min_size=3, max_size=6), st.lists(positive, min_size=2, max_size=6))
 def test_nothing_is_confirmed_whose_interval_reaches_one(plain: list[float], fixed: list[float]):
-    assert decide(plain, fixed, Interval(0.99, 1.5, 2.0)) is None
-    assert decide(plain, fixed, Interval(None, 1.5, None)) is None
+    assert decide(plain, fixed, MeasuredGain(0.99, 1.5, 2.0)) is None
+    assert decide(plain, fixed, MeasuredGain(None, 1.5, None)) is None

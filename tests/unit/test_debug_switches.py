@@ -13,7 +13,7 @@ from gpuprof.calibration import kernels, latency, slow
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import cudnn_benchmark, debug_switches
 from gpuprof.tracefile.run_folder.program import Program as Facts
-from gpuprof.tracefile.run_folder.program import program_of
+from gpuprof.tracefile.run_folder.untrusted import read
 
 LAYERS = 20
 
@@ -49,7 +49,7 @@ def training(folder: Path, name: str = "aten::isnan", host: int = 100 * US) -> A
 def test_anomaly_detection_checks_every_gradient(tmp_path: Path):
     case = training(tmp_path)
     proposal = only(debug_switches, case, "anomaly")
-    assert f"{LAYERS} gradients a step are looked at for NaN" in proposal.evidence[0].text
+    assert f"{LAYERS} gradients a step are checked for NaN" in proposal.evidence[0].text
     after = proposal.change(case.graph)
     forward = LAYERS * 100 * US * slow.TRACEBACK_LEFT.value
     assert case.step_of(after) == pytest.approx(forward + LAYERS * 24 * US, rel=0.1)
@@ -141,5 +141,5 @@ def test_algorithms_are_tried_where_shapes_stay_or_only_deterministic_ones_are_u
 
 
 def test_switches_are_read_as_written_and_nothing_else():
-    assert program_of({"switches": ["deterministic", "made_up", 3]}) == Facts(switches=("deterministic",))
-    assert program_of({"switches": "anomaly"}) == Facts() == program_of({})
+    assert read(Facts, {"switches": ["deterministic", "made_up", 3]}) == Facts(switches=("deterministic",))
+    assert read(Facts, {"switches": "anomaly"}) == Facts() == read(Facts, {})

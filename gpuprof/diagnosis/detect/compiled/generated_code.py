@@ -33,7 +33,7 @@ class GeneratedCode:
     entering: Mask
     """CPU work before the first launch of a call and after its last: arguments, checks of their sizes, memory."""
     computing: Mask
-    """Work that computes on the CPU: what follows a wait for a copy and launches nothing any more; and all of a call
+    """Work that computes on the CPU: what follows a wait for a copy and no longer launches anything; and all of a call
     without GPU work."""
     launch_ns: float
     """CPU time per kernel that it launches, from the first launch of a call to its last, ns."""
