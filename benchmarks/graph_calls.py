@@ -60,7 +60,7 @@ def _round_us(step, steps: int) -> float:
         for _ in range(steps):
             step()
     took = defaultdict(list)
-    for event in recorded.events():
+    for event in recorded.events() or ():
         if event.name.startswith(AROUND):
             took[event.name].append(event.self_cpu_time_total)
     return sum(statistics.median(each) * len(each) / steps for each in took.values())
