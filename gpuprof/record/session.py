@@ -22,6 +22,7 @@ from .import_time import imported
 from .nodes import exchange_of
 from .noted_steps import NotedSteps
 from .observer import observer
+from .optimizer_hooks import NOTHING, Counter
 from .options import options_of, planned
 from .other_profilers import profiler_is_active
 from .regular_steps import StepWatch
@@ -154,13 +155,13 @@ class Session(NotedSteps):
     @guarded
     def step_ended(self) -> None:
         """The source of the steps says that one has ended."""
-        if self.bare is not None and self._clock.is_here() and self.bare.ended(None):
+        if self.bare is not None and self._clock.is_here() and self.bare.ended():
             return
         ended = self._late if self.tape is None else self.tape.end_step
         if ended is None:
             self._clock.counted()
         elif self._clock.is_here():
-            self._clock.step += 1
+            self._clock.counted_steps += 1
             ended(time.perf_counter_ns())
 
     # -- the end of a step
@@ -237,7 +238,7 @@ class Session(NotedSteps):
             self._stage = window.name
             self._journal.begin_stage(self._stage, self._step + 1)
 
-    def _late_counter(self) -> Callable[[Any], bool] | None:
+    def _late_counter(self) -> Counter | None:
         """What counts steps once the plan is done; None where each has to be looked at."""
         if self._planned_end is not None or self._attached.ranges.listening or self._nsys:
             return None
@@ -249,8 +250,8 @@ class Session(NotedSteps):
 
         if self._clock.source != OPTIMIZER:
             self._late = ended
-            return lambda _: True
-        return self._clock.counter(ended)
+            return NOTHING
+        return self._clock.counter(ended, self.on_optimizer_end)
 
     def _end_late_step(self) -> None:
         self._keep_late_step(time.perf_counter_ns())
