@@ -220,7 +220,7 @@ class Session(NotedSteps):
     def _step_sampling(self) -> None:
         """Several ranks must decide alike, so they keep to the plan."""
         if self._sampling is None:
-            self._left = 0
+            self._left = 0 if self.world_size == 1 else self._left
             return
         self._sampling.step()
         if self._left <= 0 and self._samples_on() and self._sampling.wants_more():
@@ -310,9 +310,8 @@ class Session(NotedSteps):
         self._free.begin(self._stage, self._devices)
         if self._stage == "baseline_sync":
             synchronise(self._devices)
-        elif self._stage == "sampling" and self._sampling is not None:
-            whole = self._meter.phases.iteration_steps
-            self._left = self._sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
+        elif self._stage == "sampling":
+            self._begin_sampling()
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 
@@ -322,9 +321,8 @@ class Session(NotedSteps):
             return
         self._journal.count_stage(self._step)
         self._free.end(self._stage, self._journal)
-        if self._stage == "sampling" and self._sampling is not None:
-            sampling, self._sampling = self._sampling, None
-            sampling.end(self._journal.first_step())
+        if self._stage == "sampling":
+            self._end_sampling()
             if not self._follows_steps():
                 self._attached.let_go()
         self._journal.flush()
@@ -385,7 +383,29 @@ class Session(NotedSteps):
         try:
             self._sampling = Sampling(self.folder, self.rank, step_s, self.options["sample_workers"])
         except (NotSampled, OSError) as error:
-            self._journal.note(f"the CPU's functions are not sampled: {error}")
+            self._note_not_sampled(error)
+
+    def _begin_sampling(self) -> None:
+        whole, sampling = self._meter.phases.iteration_steps, self._sampling
+        if sampling is not None:
+            try:
+                self._left = sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
+            except OSError:  # all else can still be recorded
+                self._leave_sampling()
+                self._note_not_sampled("the process that samples has ended")
+
+    def _end_sampling(self) -> None:
+        sampling, self._sampling = self._sampling, None
+        if sampling is not None:
+            try:
+                sampling.end(self._journal.first_step())
+            except TimeoutError:
+                self._note_not_sampled("the process that samples does not answer")
+            except OSError:
+                self._note_not_sampled("the process that samples has ended")
+
+    def _note_not_sampled(self, why: object) -> None:
+        self._journal.note(f"the CPU's functions are not sampled: {why}")
 
     # -- windows
 
