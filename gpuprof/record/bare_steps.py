@@ -81,7 +81,8 @@ class BareSteps:
             self._optimizer = self._clock.begin_bare(self._ends, self._begun)
             if self._optimizer is None:
                 return False
-        if not self._attached.rest(self._fetching):
+        regular = self.regular
+        if not self._attached.rest(self._fetching, None if regular.has_loader else self._calling()):
             self._clock.without_counter()
             return False
         if self._optimizer is None:
@@ -150,6 +151,30 @@ class BareSteps:
             self._owner.end_bare_steps()
         return usual(iterator)
 
+    def _calling(self) -> Callable[[Any, Any, Any], None] | None:
+        """The function before a call of the model, where there is no DataLoader; None where calls are not seen."""
+        key, batches, most, identity, thread = self.regular.key, self._batches, self._most, get_ident, self.thread
+        if not self.regular.sees_calls:
+            return None
+        is_named = isinstance(key, str)
+
+        def note(model: Any, arguments: Any, keywords: Any) -> None:
+            try:
+                if model.training and len(batches) < most[0] and identity() == thread:
+                    shape = () if key is None else (keywords if is_named else arguments)[key].shape
+                    batches.append((0, shape, None))
+                    return
+            except Exception:
+                pass  # it is called in another way than before
+            self._call_otherwise(arguments, keywords)
+
+        return note
+
+    def _call_otherwise(self, arguments: Any, keywords: Any) -> None:
+        if get_ident() == self.thread:
+            self._owner.end_bare_steps()
+            self._owner.on_call((keywords, arguments))
+
     def _read(self, batch: Any, now_ns: int, ration: Ration) -> BatchWork | None:
         """What the values of a batch say. Where they say nothing, later ones are not read."""
         work = self._meter.work.rationed(batch, now_ns, ration)
@@ -178,7 +203,7 @@ class BareSteps:
             if identity() != thread if only is None else (id(optimizer) != only or task() != NO_TASK):
                 return otherwise(optimizer)
             until = len(batches)
-            if not 0 <= most[0] - until < each:
+            if most[0] < until or (each and until + each == most[0]):
                 return self._without_batch(optimizer)
             try:
                 at = now()
@@ -206,7 +231,7 @@ class BareSteps:
         return False
 
     def _without_batch(self, optimizer: Any) -> bool:
-        """A step ends that has fetched nothing."""
+        """A step ends that has fetched nothing, or called nothing."""
         if not self._is_over and get_ident() == self.thread:
             self._owner.end_bare_steps()
         return self._not_noted(optimizer)
@@ -260,7 +285,7 @@ class BareSteps:
             self._add_line(self._first + 1 + i, Ended(at, at + offset_ns, so_far, lumps or {}, memory))
             self._meter.begin(begun)
         rest = self._batches[given:]
-        if rest:
+        if rest or not self.regular.fetches:
             self._begun.append(rest)
         # What has ended the steps, mostly another batch, came after the passes of those before.
         self._give(rest, pending, len(rest) if self.regular.alternates or len(rest) >= self.regular.fetches else 0)
@@ -271,15 +296,16 @@ class BareSteps:
         the model was trained on."""
         meter, regular = self._meter, self.regular
         for waited_ns, shape, counted in batches:
-            meter.fetched(waited_ns)
-            meter.work.add_batch(None if regular.sees_calls else counted or regular.work_of(shape))
-            meter.samples.fetched(regular.samples_of(shape))
+            if regular.has_loader:
+                meter.fetched(waited_ns)
+                meter.work.add_batch(None if regular.sees_calls else counted or regular.work_of(shape))
+                meter.samples.fetched(regular.samples_of(shape))
             pending.append((shape, counted))
         at = meter.begun_ns
         if used and regular.sees_calls:
             for work, shape in self._calls(pending, used):
                 meter.work.add_bare_call(work, shape)
-        for _ in range(regular.passes * used // regular.fetches):
+        for _ in range(regular.passes * used // regular.fetches if regular.fetches else regular.passes):
             meter.backward(at)
 
     def _calls(self, pending: deque[Used], used: int) -> list[tuple[Any, Shape]]:

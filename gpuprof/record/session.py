@@ -25,7 +25,7 @@ from .observer import observer
 from .optimizer_hooks import NOTHING, Counter
 from .options import options_of, planned
 from .other_profilers import profiler_is_active
-from .regular_steps import StepWatch
+from .regular_steps import WATCHED, StepWatch
 from .sampling import NotSampled, Sampling
 from .schedule import plan
 from .settling import as_possible
@@ -354,8 +354,11 @@ class Session(NotedSteps):
         left = None if total is None else total - self._step
         step_s = self._settling.step_s(self._nodes)
         found = self._settling.plan(step_s, left)
-        last = self._settling.last_steps(step_s, None if left is None else left - found.needs())
-        if last and self._settling.watches(step_s):
+        room = None if left is None else left - found.needs()
+        if left is None and self.world_size == 1 and self._training.epoch is not None:
+            room = self._settling.room(self._step, found.needs())
+        last = self._settling.last_steps(step_s, room)
+        if last >= WATCHED and self._settling.watches(step_s):
             self._watch = StepWatch()
             self._free.watch_batches()
         found = as_possible(found, self._under_tool, self._nsys, self._nsys_is_deaf, self._journal)
@@ -364,9 +367,6 @@ class Session(NotedSteps):
         self._queue = found.stages(NSYS if self._nsys else "trace")
         if last:
             self._queue.insert(0, ("settle", last))
-        if self.world_size > 1 and (left is None or left > found.needs()):
-            # This took some ranks longer than others, which wait in the next step.
-            self._queue.insert(0, ("settle", 1))
         if self.options["stop"]:
             if self.world_size > 1 and self.options["ranks"] is not None:
                 self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
