@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .batch import BatchWork, token_tensor
+from .schedule import WATCHED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Batches, Convention, Seconds, Steps
+    from gpuprof.units import Assumed, Batches, Seconds
 
 
-WATCHED: Convention[Steps] = 3
-"""Steps that are watched, the last of those that settle."""
 SHORT_S: Assumed[Seconds] = 0.025
 """Steps that are shorter are timed with few hooks. All hooks together make a step some 0.13 ms longer (H100 and H200
 machines), 0.5 % of this."""

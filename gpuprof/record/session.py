@@ -25,9 +25,9 @@ from .observer import observer
 from .optimizer_hooks import NOTHING, Counter
 from .options import options_of, planned
 from .other_profilers import profiler_is_active
-from .regular_steps import WATCHED, StepWatch
+from .regular_steps import StepWatch
 from .sampling import NotSampled, Sampling
-from .schedule import plan
+from .schedule import WATCHED, plan
 from .settling import as_possible
 from .step_clock import OPTIMIZER
 from .step_meter import Ended

@@ -9,8 +9,18 @@ from .capture import why_no_capture
 from .journal import Journal
 from .nodes import NodeExchange
 from .options import planned
-from .regular_steps import SHORT_S, WATCHED
-from .schedule import LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, Plan, of_iterations, plan
+from .regular_steps import SHORT_S
+from .schedule import (
+    LONG_ITERATION_S,
+    LONG_SETTLE,
+    LONGEST_SETTLE,
+    SETTLE_S,
+    WATCHED,
+    Plan,
+    kept_steps,
+    of_iterations,
+    plan,
+)
 from .step_meter import StepMeter
 from .training import Training
 from .window import why_no_stacks
@@ -32,9 +42,7 @@ class Settling:
     def __init__(self, options: dict[str, Any], training: Training, meter: StepMeter, world_size: int) -> None:
         self._options, self._training, self._meter, self._world_size = options, training, meter, world_size
         self._step_ns: list[int] = []
-        steps = options["settle"]
-        self.kept = WATCHED if steps is not None and steps > WATCHED + 1 else 0
-        """Of the number of steps that the user gave: those that come once the training is known."""
+        self.kept = kept_steps(options["settle"])
 
     @property
     def first_steps(self) -> int:
