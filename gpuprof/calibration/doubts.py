@@ -1,7 +1,7 @@
-"""What keeps a verdict from being sure: shares of the confidence that what a recording lacks costs.
+"""What makes a verdict uncertain: shares of the confidence lost for what a recording lacks.
 
-All are chosen, not fitted: no recording with a known truth gets a wrong verdict, not even where evidence is left out of
-it, so a fit would set all to nothing. `python -m benchmarks.confidence` counts verdicts by their confidence.
+All are chosen, not fitted: no recording with a known truth gets a wrong verdict, even if evidence is left out of it, so
+a fit would set all of them to 0. `python -m benchmarks.confidence` counts verdicts by their confidence.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from .session import Session
 
 
 class OptimizerListener(Protocol):
-    """Who else wants to know that an optimizer has done its step."""
+    """An object that is also called when an optimizer has done its step."""
 
     def optimizer_ended(self, optimizer: Any, /) -> None: ...
 
@@ -33,7 +33,7 @@ class Holder:
         self._listener: OptimizerListener | None = None
         self._counter: Counter | None = None
         self._undo: list[Callable[[], Any]] = []
-        """What takes the hooks away again."""
+        """Functions that remove the hooks."""
 
     def record_into(self, run: str | os.PathLike[str]) -> None:
         """From now on, sessions of this process write into this run folder."""
@@ -81,14 +81,14 @@ class Holder:
 
     @property
     def counter(self) -> Counter | None:
-        """While nothing is recorded, of an armed process: called after the step of an optimizer in place of all else;
-        what it does not count itself it has to hand to the listener."""
+        """In an armed process, while nothing is recorded: called after the step of an optimizer in place of everything
+        else. What it does not count it passes to the listener."""
         return self._counter
 
     @counter.setter
     def counter(self, counter: Counter | None) -> None:
         self._counter = counter
-        self._exchange(counter)
+        self._exchange(counter if self._run is None else None)
 
     def _exchange(self, counter: Counter | None) -> None:
         if self._hooks is not None:
@@ -145,7 +145,7 @@ class Holder:
             self._undo.append(lambda trainer=trainer: trainer.remove_callback(callback))
 
     def release(self) -> None:
-        """Ends the session, if there is one, and takes all hooks and callbacks away. Never raises."""
+        """Ends the session, if there is one, and removes all hooks and callbacks. Never raises."""
         undo, self._undo, self._attached = self._undo, [], False
         self.end()
         for one in undo:
@@ -154,4 +154,4 @@ class Holder:
 
 
 holder = Holder()
-"""The one of this process."""
+"""This process's Holder."""

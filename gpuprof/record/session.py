@@ -239,7 +239,7 @@ class Session(NotedSteps):
             self._journal.begin_stage(self._stage, self._step + 1)
 
     def _late_counter(self) -> Counter | None:
-        """What counts steps once the plan is done; None where each has to be looked at."""
+        """A function that counts steps once the plan is done; None if each has to be examined."""
         if self._planned_end is not None or self._attached.ranges.listening or self._nsys:
             return None
         meter = self._meter
@@ -420,7 +420,7 @@ class Session(NotedSteps):
 
     def _stop_training(self) -> None:
         """`--stop`: ends the program like sys.exit(0), with its own clean-up."""
-        self._journal.tell("the training ends here, as --stop says")
+        self._journal.tell("the training ends here, because of --stop")
         self.close()
         raise Stop(0)
 

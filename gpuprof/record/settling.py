@@ -122,9 +122,9 @@ class Settling:
         return self._is_short(step_s) and not self._iterates()
 
     def last_steps(self, step_s: float, room: int | None) -> int:
-        """Settling steps that follow once the training is known: no more in all than the user wants. room: steps that
-        no stage needs; None: not known. Several ranks, each with its own clock, settle for the same steps whether these
-        are watched or not. What comes before took some of them longer than others, which wait in the next step."""
+        """Settling steps that follow once the training is known: in all no more than the user requested. room: steps
+        that no stage needs; None: not known. Several ranks, each with its own clock, settle for the same steps, watched
+        or not. What comes before took longer on some ranks; the others wait for them in the next step."""
         several = self._world_size > 1
         if self._options["settle"] is not None:
             return self.kept or int(several and (room is None or room > 0))

@@ -90,7 +90,7 @@ moves the activation as often as such a kernel must, at {percent(calibrated.FUSE
 ceiling; a norm's backward takes as long as {calibrated.NORM_BACKWARD.value:g} passes ({calibrated.NORM_BACKWARD.low:g}
 to {calibrated.NORM_BACKWARD.high:g}). A fused call is a Python function in both passes, and in each costs the CPU as
 much as six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms,
-rotary embedding, gates and loss those are proposed that gain alone.
+rotary embedding, gates and loss, only those that gain on their own are proposed.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -179,7 +179,8 @@ def _by_piece(case: Analysis, alone: Mapping[str, float]) -> Iterator[Evidence]:
 
 
 def _sequences(case: Analysis) -> Sequences | None:
-    """What a fused kernel could do in a language model, which the libraries' kernels are for."""
+    """The sequences that fused kernels could replace; None except in language models, for which the libraries' kernels
+    are made."""
     return find_sequences(case) if case.trains_on_tokens and case.roofline is not None else None
 
 

@@ -51,7 +51,7 @@ class _Predicted:
 
     @property
     def probability(self) -> float:
-        """That it gains 2 % or more."""
+        """Probability that it gains 2 % or more, 0 to 1."""
         return self.proposal.odds * probability(self.prediction.speedup, SURE_GAIN)
 
     @property

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys")
 NORM, ROPE, GATE, LOSS, PART, CONV, KEYS = range(len(KINDS))
-"""`part`: a gate's activation with other ops between it and the gate's multiplication, whose kernel then does both;
-`keys`: the second of two rotary embeddings, which the kernel of the first one does, too."""
+"""`part`: a gate's activation with other ops between it and the gate's multiplication; the fused kernel of the
+multiplication computes both. `keys`: the second of two rotary embeddings, which the first one's kernel also
+computes."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
@@ -91,8 +92,8 @@ def _found(case: Analysis, *finders: Callable[[_Named, I64], Iterator[Found]]) -
 
 
 def _pair(first: I64, last: I64, kind: I64, size: F64, family: I64) -> None:
-    """Makes one of two rotary embeddings that follow each other, those of queries and keys: a fused kernel takes both.
-    Changes kinds and sizes."""
+    """Joins two consecutive rotary embeddings, of queries and of keys: one fused kernel computes both. Changes `kind`
+    and `size` in place."""
     at = 0
     while at + 1 < len(kind):
         both = kind[at] == kind[at + 1] == ROPE and family[first[at]] == family[first[at + 1]]
