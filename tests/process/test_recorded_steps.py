@@ -14,8 +14,8 @@ from helpers.warm_torch import warm_python
 
 need("torch")
 MOST_TIMED, MOST_AFTER = 2, 2
-"""Python functions more a step, of gpuprof and of what it calls: for a batch and the end of the step; for the end, and a
-look at the clock."""
+"""Python functions more a step, of gpuprof and of what it calls. Timed: for a batch, and for the step's end. After: for
+the end, and for a look at the clock."""
 LATE_STEPS = 30
 """With two optimizers, once the recording is over."""
 TRAINS = f"""

@@ -142,10 +142,10 @@ def test_samples_of_a_training_that_ended_are_written(tmp_path: Path):
     """A training may be over, or no longer let itself be read, before the sampler has seen that the stretch is."""
     script = tmp_path / "ends.py"
     script.write_text(ENDS_EARLY.strip())
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipe = subprocess.PIPE
     line, theirs = socket.socketpair()
     line.settimeout(20)
-    with subprocess.Popen([sys.executable, str(script)], text=True, **pipes) as target, line:
+    with subprocess.Popen([sys.executable, str(script)], text=True, stdin=pipe, stdout=pipe) as target, line:
         assert target.stdin is not None and target.stdout is not None
         with theirs:
             words = [str(ROOT / "gpuprof"), str(tmp_path), samples_file(0)]
