@@ -8,7 +8,7 @@ from typing import Any
 
 Counter = Callable[[Any, Any, Any], Any]
 """Called as a hook is, with an optimizer that has done its step, its arguments and its keywords."""
-NOTHING: Counter = ().__init__
+NOTHING: Any = ().__init__
 """Does nothing, in C: a Python function takes some microseconds where it is called once a step."""
 
 

@@ -1,5 +1,5 @@
-"""How many Python functions more a step executes while gpuprof times it, and after the recording: counted, since times
-vary from machine to machine (`python -m benchmarks.in_turns` measures them)."""
+"""How many more Python functions a step executes while gpuprof times it, and after the recording. They are counted
+because times vary from machine to machine (`python -m benchmarks.in_turns` measures those)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from helpers.warm_torch import warm_python
 
 need("torch")
 MOST_TIMED, MOST_AFTER = 2, 2
-"""Python functions more a step, of gpuprof and of what it calls. Timed: for a batch, and for the step's end. After: for
-the end, and for a look at the clock."""
+"""Additional Python functions per step, of gpuprof and of what it calls. Timed: for a batch, and for the step's end.
+After: for the end, and for a look at the clock."""
 LATE_STEPS = 30
-"""With two optimizers, once the recording is over."""
+"""Steps with two optimizers, once the recording is over."""
 TRAINS = f"""
 import json, sys
 from pathlib import Path
