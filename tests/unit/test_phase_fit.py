@@ -10,8 +10,8 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.mean_step.steps_ahead import shortest_ahead
 from gpuprof.diagnosis.run.sampled_phases import sampled_parts
 from gpuprof.replay.simulate import ROUNDS, simulate, step_of
-from gpuprof.replay.unprofiled.phase_fit import Parts, _nodes, _parts, fitted_to_parts
 from gpuprof.replay.transform import scale
+from gpuprof.replay.unprofiled.phase_fit import Parts, _nodes, _parts, fitted_to_parts
 from gpuprof.replay.unprofiled.profiler_fit import no_slower_cpu, remove_profiler
 from gpuprof.tracefile.run_folder.samples import HostSamples
 

@@ -1,4 +1,4 @@
-"""How long the CPU takes for a step at most: in steps that began on an idle GPU it runs ahead, and waits for nothing."""
+"""How long the CPU takes for a step at most: in steps that begin on an idle GPU it runs ahead of it."""
 
 from __future__ import annotations
 
