@@ -13,7 +13,7 @@ from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN, Absent, Page, Proposal
 from gpuprof.diagnosis.detect.gpu.activations import GELU, GELU_TANH, MISH, OTHER, find_activations
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
 from gpuprof.diagnosis.detect.gpu.fused_sequences import (
@@ -101,8 +101,9 @@ moves the activation as often as such a kernel must, at {percent(calibrated.FUSE
 ceiling; a norm's backward takes as long as {calibrated.NORM_BACKWARD.value:g} passes ({calibrated.NORM_BACKWARD.low:g}
 to {calibrated.NORM_BACKWARD.high:g}). A fused call is a Python function in both passes, and in each costs the CPU as
 much as six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms,
-rotary embedding, gates and loss those are proposed that gain alone. An activation is one op of torch, or a function
-that is compiled by itself: it reads and writes the activation once, and its backward pass reads two and writes one.
+rotary embedding, gates and loss those are proposed that take off {100 * (SURE_GAIN - 1):.0f} % of the step on top of
+those that take off more. An activation is one op of torch, or a function that is compiled by itself: it reads and
+writes the activation once, and its backward pass reads two and writes one.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -124,8 +125,8 @@ def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
     if found is None:
         return
     alone = {name: case.step_of(one.change(1)(case.graph)) for name, one in pieces(case, found).items()}
-    for names in _chosen(case, alone):
-        some = found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
+    for names in _chosen(case, found, alone):
+        some = _of_pieces(found, names)
         fused, graph = Fused(case, some), case.graph
         share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())
         if share >= WORTH_SHARE:
@@ -212,13 +213,28 @@ def _title(names: Sequence[str]) -> str:
     return f"fused {listed([IN_TITLE[name] for name in names])} (Liger)"
 
 
-def _chosen(case: Analysis, alone: Mapping[str, float]) -> Iterator[list[str]]:
-    """Names of the pieces to fuse: those that gain by themselves, and then all. alone: the step with each, ns."""
-    now = case.step_of(case.graph)
-    gaining = [name for name, then in alone.items() if then < now]
+def _chosen(case: Analysis, found: Sequences, alone: Mapping[str, float]) -> Iterator[list[str]]:
+    """Names of the pieces to fuse: those that gain on top of the ones that gain more, and then all. alone: the step
+    with each, ns.
+
+    Fused calls take the CPU longer than a few launches do, which shows once the others have shortened the GPU's work.
+    A piece that gains less than is known of its kernels is left out: it may lose as much.
+    """
+    now, gaining = case.step_of(case.graph), list[str]()
+    step = now
+    for name in sorted(alone, key=lambda name: alone[name]):
+        some = [*gaining, name]
+        then = alone[name] if not gaining else case.step_of(Fused(case, _of_pieces(found, some)).change(1)(case.graph))
+        if then < step - (SURE_GAIN - 1) * now:
+            step, gaining = then, some
     if gaining:
-        yield gaining
+        yield [name for name in alone if name in gaining]
     yield list(alone)
+
+
+def _of_pieces(found: Sequences, names: Sequence[str]) -> Sequences:
+    """The sequences of some pieces."""
+    return found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
 
 
 def pieces(case: Analysis, found: Sequences) -> dict[str, Fused]:

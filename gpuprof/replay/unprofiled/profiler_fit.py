@@ -30,6 +30,8 @@ QUICKER_HOST: Assumed[Share] = 0.9
 CPU_LIMITED: Assumed[Share] = 0.01
 """If a CPU that takes 0.9 of the time shortens the step by less than this, the GPU limits the step, which then says
 nothing more about the CPU."""
+GPU_LIMITED: Assumed[Share] = 0.8
+"""A step of which this much is left without the CPU's work is limited by the GPU, or nearly so."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good when the step is this near to the measured one."""
 KNOWN_TO: Assumed[Share] = 1e-4
@@ -104,8 +106,11 @@ def no_slower_cpu(graph: Graph, cpu_ns: float) -> Graph:
     not.
 
     Recording delays the CPU by bursts, and a step that the GPU limits does not show how much: what is left of them once
-    the usual cost is taken out would seem to limit a step that the GPU does in less time.
+    the usual cost is taken out would seem to limit a step that the GPU does in less time. Where the CPU limits the
+    step, it is quicker in some steps than in others, and the quickest says little.
     """
+    if step_of(by_resource(graph, host=0.0, input=0.0)) < GPU_LIMITED * step_of(graph):
+        return graph
     alone = step_of(by_resource(graph, device=0.0, communication=0.0, input=0.0))
     return by_resource(graph, host=cpu_ns / alone) if alone > cpu_ns > 0 else graph
 
