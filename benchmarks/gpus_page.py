@@ -130,8 +130,8 @@ def _findings(projected: Projected) -> Iterator[str]:
     yield filled(
         "† The recorded batch does not fit one of the two GPUs, so it was not what ran there. TinyLlama's default "
         "batch of 4 packed sequences takes about 42 GiB with all weights trained: the 24 and 32 GB cards must have "
-        "trained less a step than the default, or other parameters. How much is not known. Llama-3.1-8B says something "
-        "of the B200 against the A100 only."
+        "trained less a step than the default, or other parameters. How much is not known. Llama-3.1-8B only says "
+        "something about the B200 against the A100."
     )
     yield from _summary(projected, cases)
     yield from _why(projected)
@@ -209,7 +209,7 @@ def _cap_or_bandwidth() -> str:
     rate = (power_limited_flops(l4) or 0) / 1e12
     needed = 172 / FINDINGS[0].published
     return (
-        f"The L4's 72 W are taken to sustain {rate:.0f} of its 121 TFLOP/s, and the 4090 was measured at 172: "
+        f"The L4's 72 W should sustain {rate:.0f} of its 121 TFLOP/s, and the 4090 was measured at 172: "
         "arithmetic "
         f"alone would differ by {172 / rate:.2f}×, memory alone by 3.36×. So the power limit does not explain 3.2×, "
         f"unless the L4 sustains as little as {needed:.0f} TFLOP/s, which only a measurement can tell; bandwidth does."
@@ -283,7 +283,7 @@ def filled(text: str) -> str:
 
 
 REASONS = """\
-Why they are missed, as far as these recordings tell:
+Why they are missed, as far as these recordings show:
 
 - **RTX 4090 against L4, and against an A100.** GeForce cards come out lower than published where the GPU is the limit:
   the RTX 4090 has 0.49 of an A100's bandwidth and, with fp32 accumulation, 0.6 of its rate, so no mixture of the two is
@@ -291,11 +291,11 @@ Why they are missed, as far as these recordings tell:
   not counted. Against the L4, 3.2 is near the ratio of bandwidths: published steps were limited by memory more than the
   recorded ones, as smaller batches with all weights trained would be, or the L4 sustains less than the power limit's
   model says.
-- **B200 against an A100.** Projections take kernels that reach on a B200 what recorded ones reach on an H200. The
-  published comparison used PyTorch 2.4, which is older than Blackwell: its kernels need not have come near. The host
+- **B200 against an A100.** Projections assume kernels that reach on a B200 what recorded ones reach on an H200. The
+  published comparison used PyTorch 2.4, which is older than Blackwell: its kernels need not have come close. The host
   explains little of the gap: compare the columns with the recorded host and of the GPU alone.
 - **RTX 5090 above an A100.** It has 0.88 of the bandwidth and 0.8 of the rate with fp32 accumulation, so the GPU alone
-  cannot be above; a faster host, a smaller batch, or its L2 of 96 MB can.
+  cannot be faster; a faster host, a smaller batch or its L2 of 96 MB can make it so.
 
 Nothing was changed for these: a number fitted to four published ratios whose batches are not known would fit nothing
 else.

@@ -203,12 +203,12 @@ KERNELS = """
 ## Memory-bound kernels
 
 Grouped by the share of the H200's bandwidth that they reach: their time on the H100 relative to the H200, averaged by
-time, and the error of single kernels. If all of their time scaled with the bandwidth, the ratio would be 1.43×.
-The rule that traffic and instructions add as squares was chosen on these kernels and on those of a mixture of experts;
-the steps of the scenarios above were not used. The share is not known for kernels launched inside a library's own
-autograd function, whose tensors need not be theirs: they are taken to reach 0.9, which was chosen on them, too.
-Fills (0.8 of the H200's bandwidth) take equally long on both, which is not understood: in dense_ds2 they are two fifths
-of the group from 0.6 to 0.8.
+time, and the error of single kernels. If all of their time scaled with the bandwidth, the ratio would be 1.43×. The
+rule that traffic and instructions add as squares was chosen on these kernels and on those of a mixture of experts; the
+steps of the scenarios above were not used. The share is not known for kernels launched inside a library's own autograd
+function, whose tensors need not be theirs: they are assumed to reach 0.9, which was chosen on them, too. Fills (0.8 of
+the H200's bandwidth) take equally long on both, which is not understood: in dense_ds2 they are two fifths of the group
+from 0.6 to 0.8.
 """
 
 

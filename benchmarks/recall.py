@@ -60,6 +60,9 @@ Mended after rollout_by_env, mel_rebuilt and augment_in_loop were measured: call
 python_loop (no longer in syncs, recurrent_loop and larger_batch), tables that the CPU computes in rebuilt_constants
 (mel_rebuilt's filters on the GPU were expected of host_preprocessing), random numbers of augmented samples in
 host_preprocessing.
+
+Mended, and named, after averaged_on_cpu, detr_matcher and saved_on_cpu were measured: averages of weights that come
+less often, copies of activations in pinned memory, losses of several outputs in python_loop.
 """
 
 from __future__ import annotations
@@ -112,7 +115,7 @@ Where = Literal["fixes", "worth_trying", "considered", "absent"]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The measured gain of one change: as it is over with the change, for equal work; 0 where it did not run."""
+    """The measured gain of one change: step as it is / step with the change, for equal work; 0 if it did not run."""
 
     low: float
     middle: float

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
-from gpuprof.diagnosis.result.iteration_model import IterationRange
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
 from gpuprof.record.quantiles import Z80
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -209,7 +209,7 @@ def phases_predicted(diagnosis: Diagnosis) -> dict[str, dict[str, tuple[float, f
         result[name] = {}
         for clock, phases in CLOCKS.items():
             now = found.ns_of(*phases)
-            new = [then.get(phase) or IterationRange(*(found.ns_of(phase),) * 3) for phase in phases]
+            new = [then.get(phase) or Range(*(found.ns_of(phase),) * 3) for phase in phases]
             low, expected, high = (sum(sides) / now for sides in zip(*map(astuple, new), strict=True))
             if (low, expected, high) != (1, 1, 1):
                 result[name][clock] = low, expected, high

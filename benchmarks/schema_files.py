@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any
 
 from gpuprof import documents
-from gpuprof.bounds import Items, NotEmpty, OneOf, Within
+from gpuprof.bounds import Items, NotEmpty, OneOf, Whole, Within
 from gpuprof.diagnosis.comparison import brief
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 
@@ -100,10 +100,11 @@ class _Made:
     def __init__(self, kind: Document) -> None:
         self.kind = kind
         self.classes: dict[str, Any] = {}
-        self._names: dict[tuple[type, bool], str] = {}
+        self._names: dict[tuple[type, str], str] = {}
 
-    def of_class(self, made: type, ns: bool = False) -> dict[str, Any]:
-        """An object with the keys of the dataclass; ns: whose numbers are whole nanoseconds, as an interval of them."""
+    def of_class(self, made: type, whole: str = "") -> dict[str, Any]:
+        """An object with the keys of the dataclass. whole: of what its numbers are a whole number, as those of an
+        interval: `ns`, or `whole` for anything; empty: as their types say."""
         texts, hints = _texts(made), _hints(made)
         properties: dict[str, Any] = {}
         for one in dataclasses.fields(made):
@@ -113,7 +114,7 @@ class _Made:
                 if found is None:
                     continue
             else:
-                found = self.of(hints[one.name], ns or _is_ns(one.name))
+                found = self.of(hints[one.name], whole or ("ns" if _is_ns(one.name) else ""))
             text = texts.get(one.name)
             properties[one.name] = {"description": text, **found} if text else found
         added = f"{made.__name__}.+"
@@ -128,43 +129,46 @@ class _Made:
             "properties": {**properties, **optional},
         }
 
-    def of(self, hint: Any, ns: bool) -> dict[str, Any]:
+    def of(self, hint: Any, whole: str) -> dict[str, Any]:
         """The schema of a type. Raises TypeError for one that JSON does not hold."""
         origin, inside = typing.get_origin(hint), typing.get_args(hint)
         if hint is Any:
             return {}
         if origin is typing.Annotated:
-            return _bounded(self.of(inside[0], ns), inside[1:])
+            return _bounded(self.of(inside[0], "whole" if Whole() in inside[1:] else whole), inside[1:])
         if origin in (typing.Union, types.UnionType):
-            return _or_null([self.of(one, ns) for one in inside if one is not type(None)], type(None) in inside)
+            return _or_null([self.of(one, whole) for one in inside if one is not type(None)], type(None) in inside)
         if origin is typing.Literal:
             return {"enum": list(inside)}
         if hint is Unit:
             return {"enum": [str(one) for one in (STEP, ITERATION, REQUEST, TOKEN)]}
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            return {"$ref": f"#/$defs/{self._named(hint, ns)}"}
+            return {"$ref": f"#/$defs/{self._named(hint, whole)}"}
         if origin is tuple and not (len(inside) == 2 and inside[1] is Ellipsis):
-            items = [self.of(one, ns) for one in inside]
+            items = [self.of(one, whole) for one in inside]
             return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
         if origin is not None and issubclass(origin, Mapping):
-            return {"type": "object", "additionalProperties": self.of(inside[1], ns)}
+            return {"type": "object", "additionalProperties": self.of(inside[1], whole)}
         if origin is not None:
-            return {"type": "array", "items": self.of(inside[0], ns)}
+            return {"type": "array", "items": self.of(inside[0], whole)}
         if hint in (int, float):
-            return {"type": "integer" if hint is int or (ns and not self.kind.fractions) else "number", "minimum": 0}
+            is_whole = hint is int or whole == "whole" or (whole == "ns" and not self.kind.fractions)
+            return {"type": "integer" if is_whole else "number", "minimum": 0}
         return {"type": {str: "string", bool: "boolean"}[hint]}
 
-    def _named(self, made: type, ns: bool) -> str:
+    def _named(self, made: type, whole: str) -> str:
         """The name under which the class stands among the definitions, where it is put if it is not there."""
-        ns = ns and all(hint in (int, float, int | None, float | None) for hint in _hints(made, plain=True).values())
-        if (made, ns) not in self._names:
-            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__.lstrip("_")).lower() + ("_ns" if ns else "")
+        numbers = (int, float, int | None, float | None)
+        whole = whole if all(hint in numbers for hint in _hints(made, plain=True).values()) else ""
+        if (made, whole) not in self._names:
+            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__.lstrip("_")).lower()
+            name += f"_{whole}" if whole else ""
             if name in self.classes:
                 name = f"{made.__module__.rpartition('.')[2]}_{name}"
-            self._names[made, ns] = name
+            self._names[made, whole] = name
             self.classes[name] = {}
-            self.classes[name] = self.of_class(made, ns)
-        return self._names[made, ns]
+            self.classes[name] = self.of_class(made, whole)
+        return self._names[made, whole]
 
 
 def _is_ns(key: str) -> bool:

@@ -102,8 +102,8 @@ def diagnose(
     The path may be a trace or the folder of a run made by `gpuprof trace`, which includes the steps timed without the
     profiler. A Trace loaded from such a folder is diagnosed with its run, too.
     Several paths, a folder of traces, a run of several ranks or an export of Nsight Systems with several processes are
-    the ranks of one training, diagnosed together: the diagnosis is that of the rank that the others wait for, in the
-    step of all, and has `ranks`. An export and a torch.profiler trace of the same program, as two paths or in one run's
+    the ranks of one training, diagnosed together: the diagnosis is of the rank that the others wait for, and its
+    `ranks` has the whole job. An export and a torch.profiler trace of the same program, as two paths or in one run's
     folder, are combined: times are from the export, ops from the trace.
 
     step: regular expression on the ranges or ops that are the steps; detected if not given.
@@ -166,7 +166,7 @@ def project(
     recorded_on: the GPU of the recording, if the recording does not name it.
     step, skip, step_ms, progress: as for `diagnose`.
 
-    options, each left out or None for a step as it was recorded:
+    options; one that is left out or None keeps what was recorded:
 
     batch, sample_tokens: samples of a forward pass and their mean length, padding included; as recorded if not given.
     host_factor: CPU time there over CPU time here; `host_measured` says that it was measured on both.

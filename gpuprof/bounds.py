@@ -28,6 +28,11 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """Numbers without a fraction, in a type that allows one."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotEmpty:
     """A non-empty text."""
 

@@ -33,13 +33,13 @@ class Kind:
     """A kind of document that is its dataclass, field by field."""
 
     name: str
-    """Of its schema."""
+    """The schema's name."""
     whole_ns: bool = False
     """Whether numbers under a key that ends with `_ns` are rounded."""
     left_out: tuple[str, ...] = ()
     """Fields that are not written."""
     as_text: tuple[str, ...] = ()
-    """Whole numbers that are written as text: more than a JavaScript number holds exactly."""
+    """Fields of whole numbers too large for a JavaScript number: they are written as text."""
 
     def to_json(self, value: Any) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers that the schema accepts."""

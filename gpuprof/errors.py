@@ -13,4 +13,4 @@ class GpuprofError(Exception):
 
 
 class UnreadableTrace(GpuprofError):
-    """The file is not a trace, or holds nothing that can be analysed."""
+    """The file is not a trace, or contains nothing that can be analysed."""

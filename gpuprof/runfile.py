@@ -44,7 +44,8 @@ rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, pa
 (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps, unix_ns (its
 begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed), windows[{window:
 trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns (how long the
-training stalled while the profiler stopped and wrote the file); unrecorded[{step, forwards, ns}] (stretches of generate
+  training stalled while the profiler stopped and wrote the file), unrecorded[{step, forwards, ns}] (stretches of
+  generate
 loops that were left out), where there are any}], imported
 (unix_ns at which torch and the trainer's library had been imported)|null, notes[str] (what the user should know: a
 profiler of their own was active, shapes left out ...). Once the run has settled also: gpu{index, uuid, name,
@@ -55,20 +56,20 @@ bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the t
 few harmless ones), autocast (bfloat16 …, off)|null, switches[str] (of torch that are on: anomaly, deterministic,
 cudnn_benchmark, cudnn_deterministic), flags[{names[], kind}] (that the program declared; never their values),
 warnings[{source, text, count}] (about slow paths; secrets masked), reference[{class, function, modules}]
-(modules that compute with a function of which such a warning speaks)}|null. compiler (what torch.compile did){counters,
-functions[{id, function, file, line, resumed_at|null (line after whose graph break it goes on), versions, ops, guards,
-guard_us, compile_us, ended_unix_us, limit (of recompilations, reached), failed|null, recompiles[{guard, file, line,
-function, count}]}], functions_left_out, breaks[{reason, detail|null, calls[{file, line, function}] (the innermost
+(modules that use a function named by such a warning)}|null. compiler (what torch.compile did){counters,
+functions[{id, function, file, line, resumed_at|null (line of the graph break after which it resumes), versions, ops,
+guards, guard_us, compile_us, ended_unix_us, limit (of recompilations, reached), failed|null, recompiles[{guard, file,
+line, function, count}]}], functions_left_out, breaks[{reason, detail|null, calls[{file, line, function}] (the innermost
 last), count}], cudagraph_skips[{reason, count}], recompile_limit|null, read_ns}|null.
 
-A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
-device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,
-samples|null, tokens|null (padded), real_tokens|null, pairs|null (of tokens in one row), useful_pairs|null (within one
-document, without padding), labelled_tokens|null, new_shapes|null (calls of the model with shapes that it had not
-seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
-cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
-the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns. Of a training on its own
-generations also phases_ns{phase: host time} (sums to ns), rewards_ns{reward function: host time}, rewards_cpu_ns (CPU
+A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (wall time since the end of the previous step),
+device_ns|null (the same measured with events on the GPU's timeline), data_ns (waiting in the DataLoader),
+micro_steps|null, samples|null, tokens|null (padded), real_tokens|null, pairs|null (of tokens in one row),
+useful_pairs|null (within one document, without padding), labelled_tokens|null, new_shapes|null (calls of the model with
+shapes that it had not seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls
+of cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the time that
+  the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns. Of an RL training that
+  generates also phases_ns{phase: wall time} (sums to ns), rewards_ns{reward function: wall time}, rewards_cpu_ns (CPU
 time of its thread), log_probability_passes (times that they were computed without gradients) and generation{calls,
 forwards, slots, sequences, prefill_ns, decode_ns, tokens|null, longest|null, p95|null} (of generate loops).
 
@@ -254,15 +255,14 @@ def recordings_in(run: Path) -> list[Path]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading; nothing else, as a pipe would block and a device may be endless. Raises
-    OSError."""
+    """Opens a regular file for reading. A pipe would block and a device may never end: for these it raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is a pipe or a device, no file", str(path))
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
-"""What a number in the code is, said with its type: how well it is known, and its unit.
+"""Types of the numbers in the code, which say how well each is known and in which unit it is.
 
     EQUAL_WORK: Assumed[Share] = 0.02
     \"\"\"Tokens or samples that differ by less are the same work.\"\"\"
 
-A number of a module has such a type, a name that says what it bounds, and a text below it unless the name says all.
-`python -m benchmarks.constants` lists them. Numbers that were fitted to recordings are in calibration/, with their
-intervals. Types cost nothing: code that must start quickly imports them for type checkers only.
+Every number of a module has such a type, a name that says what it bounds, and, unless the name says it all, a
+docstring. `python -m benchmarks.constants` lists them. Numbers that were fitted to recordings are in calibration/, with
+their intervals. Types cost nothing: code that must start quickly imports them for type checkers only.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ Value = TypeVar("Value")
 Assumed = Annotated[Value, "assumed"]
 """Chosen by judgement: another value might serve as well."""
 Measured = Annotated[Value, "measured"]
-"""Read off recordings or timings, which its text names."""
+"""Read off recordings or timings, which its docstring names."""
 Published = Annotated[Value, "published"]
 """From a datasheet, a paper, a file format, or the source or documentation of a library."""
 Convention = Annotated[Value, "convention"]
-"""Agreed on, not found: a definition, a code of ours, the size of what is shown or kept."""
+"""Set by definition, not found: a code of ours, or how much is shown or kept."""
 
 # Parts and factors.
 Share = float
 """Part of a whole, 0 to 1."""
 Ratio = float
-"""One quantity over another of the same kind, or for each of another: times, bytes an element, passes a call."""
+"""One quantity divided by another: a factor, bytes per element, passes per call."""
 Times = int
-"""A ratio that is whole."""
+"""A whole-number ratio."""
 Percent = float
 WholePercent = int
 Weight = float
-"""Of one claim against another."""
+"""Of one claim relative to another."""
 Cpus = float
 """CPUs' worth of work."""
 
@@ -72,7 +72,7 @@ Iterations = int
 Kernels = int
 Launches = int
 Levels = int
-"""Of what lies in one another: calls, modules, lists."""
+"""Of nesting: calls, modules, lists."""
 Modules = int
 Names = int
 Nodes = int
@@ -107,9 +107,9 @@ FloatPx = float
 
 # Numbers that count nothing.
 Code = int
-"""Stands for something: in a format, a library, a protocol of ours."""
+"""Identifies something in a format, a library or a protocol of ours."""
 Level = int
-"""A setting, such as how hard to compress."""
+"""A setting, such as a compression level."""
 Percentile = int
 Place = int
 """Index of an argument."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """An expected value and its 80 % interval; the unit is in the name of the field that holds it."""
+    """An expected value and the interval around it, for predicted times and gains that of 80 %; the unit is in the name
+    of the field that holds it."""
 
     low: float
     expected: float

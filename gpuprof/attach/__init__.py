@@ -1,1 +1,1 @@
-"""Running trainings seen from outside: lists armed ones, records in one, and watches its step time."""
+"""Works on running trainings from outside: lists armed ones, records one, and watches its step time."""

@@ -94,7 +94,7 @@ def job_of(said: Message, socket: Path) -> Job:
             stage=None if stage is None else str(stage)[:40], why=str(said["why"])[:1000], socket=socket,
         )  # fmt: skip
     except (KeyError, TypeError) as error:
-        raise local_channel.Refused(f"{socket.name} answers what is not understood ({error!r})") from None
+        raise local_channel.Refused(f"{socket.name} sent an answer that is not understood ({error!r})") from None
 
 
 def named(place: str) -> list[Job]:
@@ -128,7 +128,7 @@ def _pids_of(folder: Path) -> list[int]:
     facts = (runfile.read_json(path) or {} for path in files)
     pids = [pid for one in facts if isinstance(pid := one.get("pid"), int)]
     if not pids:
-        raise GpuprofError(f"{folder}: no run folder that names the processes of its ranks")
+        raise GpuprofError(f"{folder}: not a run folder that names the processes of its ranks")
     return pids
 
 

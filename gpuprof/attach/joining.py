@@ -1,4 +1,4 @@
-"""Arms processes that a user names from outside, where they are not armed and Python is able to.
+"""Arms a running process that the user names, if its Python supports that.
 
 `sys.remote_exec` (Python 3.14) runs a file in another process of the same version; it needs the right to trace that
 process. With an older Python the tests have a training run that file itself.
@@ -19,7 +19,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.units import Assumed, Seconds
 
 ANSWER_S: Assumed[Seconds] = 60.0
-"""Seconds within which a training must have ended its next step once it is joined."""
+"""Seconds within which a training must end a step after it has been joined."""
 LOOK_S: Assumed[Seconds] = 0.2
 _PACKAGE = Path(__file__).parents[1]
 _FILE = """import sys
@@ -49,7 +49,7 @@ def ranks_named(place: str, say: Callable[[str], None]) -> list[Job]:
         file.write(file_to_run())
         file.flush()
         _join(pid, file.name)
-        say(f"process {pid} is joined: waiting for the end of its step")
+        say(f"process {pid} was joined: waiting for its step to end")
         until = time.monotonic() + ANSWER_S
         while time.monotonic() < until:
             with contextlib.suppress(GpuprofError):
@@ -64,6 +64,6 @@ def _join(pid: int, path: str) -> None:
         sys.remote_exec(pid, path)  # type: ignore[attr-defined]
     except (OSError, RuntimeError) as error:
         raise GpuprofError(
-            f"process {pid} cannot be joined ({error}): it needs the right to trace it "
+            f"process {pid} cannot be joined ({error}): gpuprof needs the right to trace it "
             "(kernel.yama.ptrace_scope=0, CAP_SYS_PTRACE), or arm it at its start"
         ) from None

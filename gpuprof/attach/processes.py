@@ -54,7 +54,7 @@ def why_not_armed(pid: int) -> str:
 
 
 def can_join(pid: int) -> bool:
-    """Whether this Python can run a file in that process: both must be of the same version, and know how."""
+    """Whether this Python can run a file in that process: both must be of one version that supports it."""
     return hasattr(sys, "remote_exec") and python_of(pid) == sys.version_info[:2] and "libtorch" in _maps(pid)
 
 
@@ -66,8 +66,8 @@ def python_of(pid: int) -> tuple[int, int] | None:
 
 
 def is_elsewhere(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a process has another pid namespace, or sees other file systems, than this one. proc: where processes are
-    described."""
+    """Whether a process has a different pid namespace, or sees different file systems, from this one. proc: where /proc
+    is mounted."""
     for kind in ("pid", "mnt"):
         try:
             if (proc / str(pid) / "ns" / kind).stat().st_ino != (proc / "self" / "ns" / kind).stat().st_ino:

@@ -17,7 +17,7 @@ AGAIN_S: Assumed[Seconds] = 30.0
 """Seconds before a recording that could not be opened is tried again."""
 MOST_TRIES: Assumed[Calls] = 3
 SILENT_S: Assumed[Seconds] = 20.0
-"""A process that does not answer for this many seconds is given up, even if it still exists."""
+"""A process that does not answer for this many seconds is given up on, even if it still exists."""
 
 
 class Recorder(Protocol):
@@ -47,7 +47,7 @@ class StepReader:
             said = self.job.ask(do="steps", after=self.after)
             first, each = said.get("first"), said.get("ns")
             if not isinstance(first, int) or not isinstance(each, list):
-                raise OSError("the training answers what is not understood")
+                raise OSError("the training's answer is not understood")
             recorded = [(a, b) for a, b in said.get("recorded", ()) if isinstance(a, int) and isinstance(b, int)]
             for number, ns in enumerate(each, first):
                 if isinstance(ns, int) and not any(a <= number and (b < 0 or number <= b) for a, b in recorded):
@@ -99,7 +99,7 @@ class Watcher:
         if change.is_new:
             self._waiting, self._tries, self._due_s = change, 0, 0.0
         else:
-            known = "this level was seen before" if change.cause == "known" else "the last change goes on"
+            known = "this level was seen before" if change.cause == "known" else "the last change continues"
             self.say(f"step {number:,}: {words(change)}; {known}: nothing is recorded")
 
     def _open(self, reader: StepReader) -> None:

@@ -6,8 +6,8 @@ from gpuprof.calibration.number import Number
 
 HOST_WORST = Number(
     1.12, 0.9, 1.25, "", "measured",
-    "At worst the host is slower as well with a larger batch: launch-bound steps took 0.9 to 1.25 times as long with "
-    "4 to 8 times the tokens, where the GPU's work alone explains 1.0.",
+    "With a larger batch the CPU, too, is slower at worst by this factor: launch-bound steps took 0.9 to 1.25 times as "
+    "long with 4 to 8 times the tokens, where the GPU's work alone explains 1.0.",
     (
         "scenarios/small_batch/recording",
         "tests/data/pairs/tiny.json.gz",
@@ -31,7 +31,7 @@ ROUND = Number(
 )  # fmt: skip
 UNEVEN = Number(
     1.25, 1.0, 1.3, "", "measured",
-    "One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known: "
+    "Memory of the whole model on one GPU, at most, over the sum of the GPUs' peaks, which are not all known: "
     "20.3 GiB measured where the first of two peaked at 8.2.",
     ("scenarios/two_gpus_one_process/recording",),
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""What keeps a verdict from being sure: shares of the confidence that what a recording lacks costs; and what is left of
-the doubt about a fix.
+"""What makes a verdict uncertain: shares of the confidence lost for what a recording lacks; and how much of the doubt
+about a fix is left.
 
-Those of the verdict are chosen, not fitted: no recording with a known truth gets a wrong verdict, not even where
-evidence is left out of it, so a fit would set all to nothing. `python -m benchmarks.confidence` counts verdicts by
-their confidence.
+Those of the verdict are chosen, not fitted: no recording with a known truth gets a wrong verdict, even if evidence is
+left out of it, so a fit would set all of them to 0. `python -m benchmarks.confidence` counts verdicts by their
+confidence.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ BIAS = Number(
 )  # fmt: skip
 OTHER_COPIES = Number(
     0.0, 0.0, 0.3, "", "assumed",
-    "Share of the conversions' time that comes back as copies around other ops without a kernel for channels_last "
+    "Share of the conversions' time that returns as copies around other ops without a kernel for channels_last "
     "(reshapes, attention over pixels, pooling of some sizes).",
 )  # fmt: skip
 STORED_HOST = Number(
     0.0, 0.0, 0.5, "", "assumed",
-    "Share of a frozen module's host time that reading and copying its stored outputs takes.",
+    "Share of a frozen module's CPU time that reading and copying its stored outputs takes.",
 )  # fmt: skip
 SEEN_AGAIN = Number(
     0.6, 0.4, 0.8, "", "assumed",

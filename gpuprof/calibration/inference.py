@@ -11,10 +11,10 @@ ACCEPTED = Number(
 )  # fmt: skip
 DRAFT_COST = Number(
     0.06, 0.02, 0.15, "", "assumed",
-    "Of an iteration what drafting a token takes: a model of a hundredth to a tenth of the size, or a head on top.",
+    "Share of an iteration that drafting a token takes, with a model of 1 to 10 % of the size, or an extra head.",
 )  # fmt: skip
 CACHE_LEFT = Number(
     0.4, 0.2, 0.7, "", "assumed",
-    "Of the host time and GPU time of a concatenation what writing the new token into its place in a static cache "
-    "takes.",
+    "Share of the CPU and GPU time of a concatenation that is left when the new token is written into its place in a "
+    "static cache.",
 )  # fmt: skip

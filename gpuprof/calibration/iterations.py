@@ -29,13 +29,13 @@ BOUND = Number(
 )  # fmt: skip
 TAIL = Number(
     0.5, 0.2, 0.9, "", "assumed",
-    "What is gained of the time between the mean completion and the longest of an iteration, where the longest need "
+    "Share of the time between the mean and the longest completion of an iteration that is gained if the longest need "
     "not be waited for: part of the mean ones' time is spent at the pace of a full batch. RollPacker (2025) reports "
     "iterations 2.0 to 2.6 times as fast.",
 )  # fmt: skip
 SCALES = Number(
     0.85, 0.6, 1.0, "", "assumed",
-    "Of twice the GPUs for generation, how much of twice the completions per second is reached.",
+    "Completions per second with twice the GPUs for generation, over twice those with the present ones.",
 )  # fmt: skip
 ENGINE = Number(
     5.0, 2.0, 15.0, "", "published",

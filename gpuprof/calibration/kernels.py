@@ -57,7 +57,7 @@ ADAPTER_SUM_LEFT = Number(
 )  # fmt: skip
 QUANTISED_HOST_LEFT = Number(
     0.25, 0.0, 0.4, "", "assumed",
-    "At worst, host work between a quantised layer's ops that the plain layer does as well.",
+    "Share of the CPU work between a quantised layer's ops that the plain layer does as well, at worst.",
 )  # fmt: skip
 FUSED_HOST_LAUNCHES = Number(
     6.0, 4.5, 9.5, "launches", "measured",
@@ -161,13 +161,13 @@ MATMUL_MEMORY = Number(
 )  # fmt: skip
 MATMUL_SCATTER = Number(
     0.99, 0.92, 1.09, "", "fitted",
-    "Their time over what is computed so, where less than half of it is MATMUL_ADDED_NS: median, and the ends of the "
-    "middle 80 %, by time.",
+    "Their time over the time computed in this way, if less than half of it is MATMUL_ADDED_NS: median, and ends of "
+    "the middle 80 %, by time.",
     _MATMULS, _MATMUL_RATES,
 )  # fmt: skip
 MATMUL_SMALL_SCATTER = Number(
     0.99, 0.80, 1.25, "", "fitted",
-    "The same of small ones, of which MATMUL_ADDED_NS is the larger part.",
+    "The same for small ones, of whose time MATMUL_ADDED_NS is the larger part.",
     _MATMULS, _MATMUL_RATES,
 )  # fmt: skip
 BF16_MEMORY = Number(

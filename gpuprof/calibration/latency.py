@@ -1,4 +1,4 @@
-"""Times that nothing makes shorter: from one thing to the next, and of work that does next to nothing."""
+"""Times that nothing makes shorter: latencies between events, and the times of work that does next to nothing."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ THIN_MATMUL_NS = Number(
 )  # fmt: skip
 HOST_LAUNCH_NS = Number(
     8_000.0, 5_500.0, 20_000.0, "ns", "measured",
-    "Host time per launched kernel where a recording has no other work to show it: 5.5 µs for a small op on an H200's "
+    "CPU time per launched kernel if a recording has no other work that shows it: 5.5 µs for a small op on an H200's "
     "host, and half as much again for the Python between two.",
 )  # fmt: skip

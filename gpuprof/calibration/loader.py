@@ -25,7 +25,7 @@ SLOWER_BESIDE_OTHERS = Number(
 )  # fmt: skip
 CROWDED = Number(
     1.2, 1.0, 1.5, "", "assumed",
-    "More workers take memory bandwidth and cores from the training's own process: the factor on its host time at "
+    "More workers take memory bandwidth and cores from the training's own process: the factor on its CPU time at "
     "worst, which predictions use for their worst case only. Chosen with starved_workers in view.",
     _WORKERS, _REFIT,
 )  # fmt: skip

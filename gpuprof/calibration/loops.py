@@ -6,8 +6,8 @@ from gpuprof.calibration.number import Number
 
 ROUNDS_LEFT = Number(
     2.0, 1.0, 4.0, "rounds", "assumed",
-    "Launches and Python code of the ops over all rounds, in those of one round of the loop: one round where each op "
-    "takes the whole batch, more where values have to be stacked, indexed or put apart.",
+    "Launches and Python code of the ops over all rounds, in units of one round of the loop: 1 if each op takes the "
+    "whole batch, more if values have to be stacked, indexed or separated.",
 )  # fmt: skip
 GPU_LEFT = Number(
     0.5, 0.2, 1.0, "", "assumed",
@@ -19,8 +19,8 @@ INDEPENDENT = Number(
 )  # fmt: skip
 SEPARATE = Number(
     0.85, 0.6, 0.95, "", "assumed",
-    "Probability that the ops over all rounds gain, where each round is of a tensor of its own (norms, copies): no "
-    "pair of programs has been timed.",
+    "Probability that the ops over all rounds gain if each round has its own tensor (norms, copies): no pair of "
+    "programs has been timed.",
 )  # fmt: skip
 AT_ONCE = Number(
     0.8, 0.5, 0.95, "", "assumed",
@@ -40,4 +40,13 @@ BRANCHES = Number(
     0.7, 0.5, 0.9, "", "assumed",
     "Probability that branches of the same shapes, of which none multiplies what another one returned, can be one "
     "batched multiplication, or one call on all inputs.",
+)  # fmt: skip
+ONE_LOSS = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that a loss which is computed for one output after another can take all at once, or can share what is "
+    "found for one of them.",
+)  # fmt: skip
+LAST_LOSS = Number(
+    0.55, 0.3, 0.7, "", "assumed",
+    "Probability that fewer of a model's losses of several outputs are enough.",
 )  # fmt: skip

@@ -6,7 +6,7 @@ from gpuprof.calibration.number import Number
 
 LOGIT_BYTES = Number(
     12.0, 10.0, 14.0, "bytes", "measured",
-    "Of each logit at the peak of a loss: logits in single precision, their logarithms and their gradients. Three "
+    "Bytes per logit at the peak of a loss: logits in single precision, their logarithms and their gradients. Three "
     "models with checkpointing, whose peak is the loss, held 12.0, 12.1 and 12.2.",
     command="python -m benchmarks.memory",
 )  # fmt: skip
@@ -24,17 +24,17 @@ ONE_LAYER = Number(
 )  # fmt: skip
 LINE_MAY = Number(
     1.1, 1.0, 1.15, "", "measured",
-    "A slope read off a run's own peaks holds within this many times: predicted peaks of longer passes came within "
+    "A slope read off a run's own peaks holds within this factor: predicted peaks of longer passes came within "
     "1.05.",
     command="python -m benchmarks.memory",
 )  # fmt: skip
 ALL_GROWS_LEAST = Number(
     0.9, 0.6, 1.0, "", "assumed",
-    "Of a peak that is assumed to grow as a whole, the share that certainly does: the libraries' workspaces do not.",
+    "Share of a peak that certainly grows, if the whole peak is assumed to: the libraries' workspaces do not.",
 )  # fmt: skip
 ALL_GROWS_MOST = Number(
     1.03, 1.0, 1.5, "", "assumed",
-    "Its growth at most: blocks that are rounded up may grow by more.",
+    "The most that such a peak grows, relative to proportional growth: blocks that are rounded up may grow by more.",
 )  # fmt: skip
 CONTEXT_BYTES = Number(
     1_500_000_000, 1_000_000_000, 2_000_000_000, "bytes", "measured",
@@ -47,7 +47,7 @@ FRAGMENTS = Number(
 )  # fmt: skip
 UNSEEN_STATIC = Number(
     0.01, 0.005, 0.02, "", "measured",
-    "Weights of layers and experts that were not recorded are this much more or less: two layers of 128 experts came "
+    "Uncertainty of the weights of layers and experts that were not recorded: two layers of 128 experts came "
     "out 0.9 % below what was measured, from a recording of four layers of 32.",
 )  # fmt: skip
 EIGHT_BIT_STATE = Number(
@@ -85,14 +85,14 @@ OFFLOADED_LAYERS = Number(
 )  # fmt: skip
 OFFLOAD_NS = Number(
     0.6, 0.15, 1.7, "ns", "published",
-    "What a step takes more per trained parameter with the state of Adam on the CPU, which updates the parameters: "
+    "Additional time of a step per trained parameter with Adam's state on the CPU, which updates the parameters: "
     "0.23 and 0.55 (torchao) and 1.7 (DeepSpeed, not tuned) with a Ryzen 5600, 1.5 (Megatron-LM) and, with the update "
     "within the backward pass, 0.0 to 0.6 (prime-rl) on servers, as published with the code. A longer backward pass to "
     "hide it in, more cores and faster memory of the CPU make it less.",
 )  # fmt: skip
 CHUNK_BYTES = Number(
     8.0, 4.0, 16.0, "bytes", "assumed",
-    "Of a loss that goes through the logits in chunks, per token and unit of the hidden size: the gradient of the "
+    "Bytes of a loss that computes the logits in chunks, per token and unit of the hidden size: the gradient of the "
     "hidden states, and a chunk of logits that is about as large as these.",
 )  # fmt: skip
 CHUNKED_PRODUCTS = Number(

@@ -40,26 +40,26 @@ HOST_BOUND = Number(
 )  # fmt: skip
 CPU_COMPUTE = Number(
     1.7, 1.3, 2.5, "", "assumed",
-    "How many times as long or short ops take from one process to the next that compute on tensors in host memory: "
-    "they use all cores and the memory's bandwidth, which others want, too. No such program has the role `fit`. Where "
-    "timed and recorded steps of one process differ by more, it is that.",
+    "Factor by which the time of ops on tensors in host memory varies from one process to the next: they use all cores "
+    "and the memory's bandwidth, which others want, too. No such program has the role `fit`. If timed and recorded "
+    "steps of one process differ by more, that difference is used.",
 )  # fmt: skip
 GAIN = Number(
     0.03, 0.02, 0.05, "", "assumed",
-    "From the gain that a replay predicts of an exactly known small change to the one that is measured: both sides run "
+    "Difference between the predicted and the measured gain of an exactly known small change: both sides run "
     "on the same machine, so what processes differ by cancels but for this.",
 )  # fmt: skip
 GAIN_SHARE = Number(
     0.35, 0.25, 0.4, "", "fitted",
-    "A gain is predicted no better than to this share of the logarithm of the change of the step: with it, and with "
-    "what is known to be unsure of each fix where that is more, 80 % of the measured gains of 54 changes are within "
-    "their interval, without it 63 %.",
+    "Least uncertainty of a predicted gain, as a share of the logarithm of the step's change: with it, and with the "
+    "known uncertainty of each fix if that is larger, 80 % of the measured gains of 54 changes are within their "
+    "interval, without it 63 %.",
     ("scenarios", "tests/data/pairs", "shared/traces/h200"), "python -m benchmarks.recall",
 )  # fmt: skip
 GAIN_MOST = Number(
     0.30, 0.25, 0.4, "", "fitted",
-    "The most that this is, as a logarithm: large gains do not scatter more. The smallest with which 80 % of the same "
-    "gains are within their interval.",
+    "Largest value of this uncertainty, as a logarithm: large gains do not scatter more. The smallest with which 80 % "
+    "of the same gains are within their interval.",
     ("scenarios", "tests/data/pairs", "shared/traces/h200"), "python -m benchmarks.recall",
 )  # fmt: skip
 MACHINE = Number(

@@ -28,19 +28,19 @@ class Number:
     recordings: tuple[str, ...] = ()
     """Paths from the root of a checkout; below `shared/` recordings that do not come with it. Empty: none was kept."""
     command: str = ""
-    """Computes it again, or prints what it was chosen by; empty where it was measured by hand."""
+    """Computes it again, or prints what it was chosen from; empty if it was measured by hand."""
 
     @property
     def whole(self) -> int:
-        """The value of a number that counts something, or that whole times are compared with."""
+        """The value as an integer, for counts and for comparison with integer times."""
         return int(self.value)
 
     @property
     def rising(self) -> tuple[float, float, float]:
-        """(low, value, high), for numbers of which the lowest is best."""
+        """(low, value, high), for numbers of which the lowest is the best case."""
         return self.low, self.value, self.high
 
     @property
     def falling(self) -> tuple[float, float, float]:
-        """(high, value, low), for numbers of which the highest is best."""
+        """(high, value, low), for numbers of which the highest is the best case."""
         return self.high, self.value, self.low

@@ -11,12 +11,13 @@ LEAST_BYTES = Number(
 )  # fmt: skip
 STATE_BYTES = Number(
     12.0, 8.0, 16.0, "bytes", "published",
-    "Of an offloaded Adam per parameter: fp32 weights and two moments; with gradients in fp32 16 (Ren et al., 2021, "
-    "ZeRO-Offload).",
+    "Bytes of an offloaded Adam per parameter: fp32 weights and two moments; with gradients in fp32 16 (Ren et al., "
+    "2021, ZeRO-Offload).",
 )  # fmt: skip
 TRAFFIC_BYTES = Number(
     28.0, 22.0, 34.0, "bytes", "assumed",
-    "Per parameter of a fused Adam step on the GPU: reads gradient, weight and two moments, writes the latter three.",
+    "Bytes moved per parameter by a fused Adam step on the GPU, which reads gradient, weight and two moments, and "
+    "writes the latter three.",
 )  # fmt: skip
 STAYS = Number(
     0.15, 0.0, 0.4, "", "assumed",
@@ -58,4 +59,9 @@ CAST_ODDS = Number(
     0.8, 0.5, 0.95, "", "assumed",
     "Probability that a narrower copy between CPU and GPU gains what the replay says: what the cast on the CPU costs, "
     "and who does it, is assumed.",
+)  # fmt: skip
+RARER_COPIES = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that weights or gradients which the CPU averages or measures in each step, and sends nothing of back, "
+    "may be copied in some steps only.",
 )  # fmt: skip

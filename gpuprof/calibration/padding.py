@@ -26,5 +26,5 @@ ATTENTION_LONGER = Number(
 )  # fmt: skip
 HOST_SPREAD = Number(
     1.1, 1.0, 1.2, "", "measured",
-    "With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording shows to 10 %.",
+    "With fewer tokens the CPU often becomes the limit; a GPU-bound recording shows its time to within 10 %.",
 )  # fmt: skip

@@ -40,9 +40,9 @@ GRAPH_NODE_NS = Number(
 )  # fmt: skip
 DIFFUSE = Number(
     0.3, 0.15, 0.5, "", "fitted",
-    "Share of the cost that all host work with torch pays, not only recorded events, because the profiler's writes "
-    "evict the caches. Without it what is left without a loop of short ops is 17 to 27 % too long in three programs; "
-    "from 0.5 on other predictions suffer more than these gain.",
+    "Share of the cost that is paid by all CPU work with torch, not only by recorded events, because the profiler's "
+    "writes evict the caches. Without it what is left without a loop of short ops is 17 to 27 % too long in three "
+    "programs; from 0.5 on other predictions suffer more than these gain.",
     ("tests/data/pairs/moe_big.json.gz", "tests/data/pairs/moe_small.json.gz", "scenarios/expert_loop/recording"),
     "python -m benchmarks.accuracy",
 )  # fmt: skip
@@ -75,7 +75,7 @@ NSYS_LAUNCH_NS = Number(
 )  # fmt: skip
 SPREAD = Number(
     1.2, 1.15, 1.3, "", "fitted",
-    "How many times more or less an event may cost than its pace says: the step's interval then meets what was "
+    "Factor by which the cost of an event may differ from what its pace says: the step's interval then meets what was "
     "measured for nine of ten recordings.",
     _TIMED, "python -m benchmarks.accuracy",
 )  # fmt: skip
@@ -92,7 +92,7 @@ NSYS_SPREAD = Number(
 )  # fmt: skip
 LEFT_OUT_SPREAD = Number(
     1.1, 1.05, 1.2, "", "measured",
-    "How many times more or less events there may be than LEFT_OUT says, in eight of ten recordings.",
+    "Factor by which the number of events differs from what LEFT_OUT says, at most, in eight of ten recordings.",
     ("scenarios", "tests/data/pairs"),
 )  # fmt: skip
 NSYS_WAITING = Number(

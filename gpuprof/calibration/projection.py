@@ -42,7 +42,7 @@ POWER_STALLED = Number(
 )  # fmt: skip
 EFFICIENCY_KEPT = Number(
     1.15, 1.05, 1.6, "", "assumed",
-    "Kernels keep how near they come to their roof within this many times between architectures.",
+    "Factor within which kernels keep their efficiency relative to the roof between architectures.",
 )  # fmt: skip
 EFFICIENCY_KEPT_NEAR = Number(
     1.05, 1.0, 1.5, "", "assumed",
@@ -50,9 +50,9 @@ EFFICIENCY_KEPT_NEAR = Number(
 )  # fmt: skip
 HOSTS = Number(
     1.1, 1.0, 1.5, "", "assumed",
-    "Another machine's host differs by this many times from what its factor says.",
+    "Factor by which another machine's CPU differs from what its host factor says.",
 )  # fmt: skip
 REPEATS = Number(
     1.05, 1.0, 1.5, "", "assumed",
-    "Layers that were not recorded take this many times less or more than those that were.",
+    "Factor by which layers that were not recorded differ in time from those that were.",
 )  # fmt: skip

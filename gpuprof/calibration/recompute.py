@@ -24,7 +24,7 @@ SAVED_SHARE = Number(
 )  # fmt: skip
 HOOKED_SHARE = Number(
     0.6, 0.5, 0.8, "", "fitted",
-    "What is left of the forward pass's host time without the hooks that note each saved tensor "
+    "What is left of the forward pass's CPU time without the hooks that note each saved tensor "
     "(`use_reentrant=False`). Recordings of two programs with and without show 0.57 and 0.64; launch-bound programs "
     "timed without a profiler took 0.89 to 1.19 times what these shares leave, 0.97 at the median.",
     _TIMED, _REFIT,
@@ -36,7 +36,7 @@ UNPACKED_SHARE = Number(
 )  # fmt: skip
 READ_BACK = Number(
     0.0, 0.0, 0.1, "", "assumed",
-    "Share of the repetition's time that is left, as kept values are read from memory and not from the cache.",
+    "Share of the recomputation's time that remains, as kept values are read from memory instead of the cache.",
 )  # fmt: skip
 USABLE_SHARE = Number(
     0.92, 0.88, 0.96, "", "measured",
@@ -45,8 +45,8 @@ USABLE_SHARE = Number(
 )  # fmt: skip
 IDLE_PART = Number(
     1.0, 0.6, 1.1, "", "assumed",
-    "What goes of a backward pass without gradients that no optimizer uses, relative to the share of parameters that "
-    "it would take: layers differ in time for each parameter.",
+    "Share of a backward pass that goes away without gradients that no optimizer uses, relative to their share of the "
+    "parameters: layers differ in time for each parameter.",
 )  # fmt: skip
 UNUSED_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",

@@ -6,11 +6,11 @@ from gpuprof.calibration.number import Number
 
 STAYS = Number(
     0.5, 0.0, 0.7, "", "assumed",
-    "At worst this share of the first calls with a shape is there at every call.",
+    "Share of the cost of a first call with a shape that every call has, at worst.",
 )  # fmt: skip
 OTHER_KERNEL = Number(
     1.3, 1.0, 1.6, "", "assumed",
-    "At worst the attention kernel that is used instead takes this many times as long.",
+    "Time of the attention kernel that is used instead, relative to cuDNN's, at worst.",
 )  # fmt: skip
 USUAL_NS = Number(
     80_000.0, 70_000.0, 90_000.0, "ns", "measured",
@@ -27,6 +27,6 @@ PADDED = Number(
 )  # fmt: skip
 FEW_KNOWN = Number(
     1.25, 1.0, 1.5, "", "assumed",
-    "How well the step without new shapes is known where nearly every timed step has new ones: it then follows from a "
-    "few steps that each ended in a synchronisation.",
+    "Uncertainty of the step without new shapes if nearly every timed step has new ones: it then follows from a few "
+    "steps that each ended in a synchronisation.",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Ops whose CPU time is far above that of their like."""
+"""Ops whose CPU time is far above that of similar ops."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ USUAL_NS = Number(
 )  # fmt: skip
 LONG_PLANNING = Number(
     5.0, 3.0, 10.0, "", "assumed",
-    "An op without like ones that are short plans only if it takes this many times what planning takes at least.",
+    "An op without short ops of its kind counts as planning if it takes this many times the least time of planning.",
 )  # fmt: skip
 STRETCH_NS = Number(
     1_000_000.0, 500_000.0, 3_000_000.0, "ns", "assumed",
-    "Python code in no op and no call that takes longer than this at a stretch does something of its own: between two "
+    "Python code outside of ops and calls that takes longer than this at a stretch does work of its own: between two "
     "ops it takes 2 to 50 µs.",
 )  # fmt: skip
 COMPUTES_NS = Number(
@@ -60,7 +60,7 @@ TOPK_PASSES = Number(
 SORT_16_BITS = Number(
     0.42, 0.33, 0.6, "", "assumed",
     "Time of a radix sort's kernels over 16-bit values / over 32-bit values: half the passes, each of which moves 10 "
-    "bytes a value rather than 12, with the place of 64 bits.",
+    "bytes a value rather than 12, including the index of 64 bits.",
 )  # fmt: skip
 FUNCTION_LEFT = Number(
     0.1, 0.02, 0.6, "", "assumed",

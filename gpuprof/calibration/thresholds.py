@@ -31,8 +31,8 @@ ALLOCATION_NS = Number(
 )  # fmt: skip
 THROTTLED_SLOWER = Number(
     1.06, 1.02, 1.10, "", "measured",
-    "The same kernels this many times as slow in the last steps as in the first are no noise: kernels of an H200 "
-    "repeat within 2 %.",
+    "Kernels that are this many times as slow in the last steps as in the first have slowed down, beyond noise: "
+    "kernels of an H200 repeat within 2 %.",
 )  # fmt: skip
 WARM_UP = Number(
     4.0, 2.0, 8.0, "steps", "assumed",
@@ -66,19 +66,19 @@ CACHE_BYTES = Number(
 )  # fmt: skip
 PLANNING_NS = Number(
     3_000_000.0, 600_000.0, 3_000_000.0, "ns", "measured",
-    "Host time of an op that plans or compiles: cuDNN builds a plan of attention in 40 to 70 ms, Triton and cuBLAS "
+    "CPU time of an op that plans or compiles: cuDNN builds a plan of attention in 40 to 70 ms, Triton and cuBLAS "
     "try candidates for 3 ms and more; launching takes microseconds.",
     ("scenarios/recompiles/recording",),
 )  # fmt: skip
 FIRST_CALL_NS = Number(
     200_000.0, 100_000.0, 300_000.0, "ns", "measured",
-    "Host time of an op that meets a shape for the first time: cuBLAS takes 0.3 to 0.6 ms to choose a kernel on an "
+    "CPU time of an op that meets a shape for the first time: cuBLAS takes 0.3 to 0.6 ms to choose a kernel on an "
     "H200's host; what an op does at each call takes tens of microseconds.",
     ("scenarios/recompiles/recording",),
 )  # fmt: skip
 GIB_OF_GB = Number(
     0.99, 0.985, 0.995, "", "measured",
-    "What drivers report of the binary gigabytes of a GPU's name: 139.8 GiB of an H200's 141.",
+    "Memory that drivers report, over the number of GiB in a GPU's name: 139.8 GiB of an H200's 141.",
 )  # fmt: skip
 COUNTER_USED = Number(
     60.0, 50.0, 70.0, "%", "measured",

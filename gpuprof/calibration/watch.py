@@ -1,4 +1,4 @@
-"""When the step time of a running training has changed: what `gpuprof attach --watch` takes for a change."""
+"""When the step time of a running training has changed: what `gpuprof attach --watch` counts as a change."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from gpuprof.calibration.number import Number
 
 LEAST_CHANGE = Number(
     0.1, 0.05, 0.2, "", "assumed",
-    "Changes of the step time by less than this share are none.",
+    "Changes of the step time by less than this share are ignored.",
 )  # fmt: skip
 SAME_LEVEL = Number(
     0.07, 0.04, 0.1, "", "assumed",
-    "Two levels of the step time that differ by less than this share are the same one.",
+    "Two levels of the step time that differ by less than this share count as one.",
 )  # fmt: skip
 AGREEING_PAIRS = Number(
     0.95, 0.6, 1.0, "", "assumed",
@@ -20,7 +20,7 @@ AGREEING_PAIRS = Number(
 )  # fmt: skip
 LONGEST_STEP = Number(
     10.0, 5.0, 30.0, "medians", "assumed",
-    "A step that takes longer counts as this in the mean of its block: a checkpoint must not decide it.",
+    "A longer step counts as this many medians in the mean of its block, so that a checkpoint does not decide it.",
 )  # fmt: skip
 FOLLOWING_BLOCKS = Number(
     32.0, 16.0, 128.0, "blocks", "assumed",

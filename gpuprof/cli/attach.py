@@ -44,7 +44,7 @@ LEAVING_S: Assumed[Seconds] = 10.0
 )
 @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME_PID).")
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
-@click.option("--watch", is_flag=True, help="Watch the step time, and record when it changes; until the job ends.")
+@click.option("--watch", is_flag=True, help="Watch the step time until the job ends; record when it changes.")
 @click.option(
     "--disk",
     type=click.FloatRange(min=0, min_open=True),
@@ -141,7 +141,7 @@ def read(opened: Opened, as_json: bool, quiet: bool = False) -> Diagnosis:
         left = opened.leave(LEAVING_S) if status == "finished" else opened.call_off()
         opened.close(status)
         if not left:
-            say("the job has not said that its hooks are removed: it does so at the end of its step")
+            say("the job has not yet removed its hooks: it does so at the end of its step")
     _finish(opened.folder, diagnosis)
     return diagnosis
 

@@ -27,7 +27,7 @@ OPTIONS = DEFAULTS | {
 
 
 def run(recording: str, out: str | None, target: Target) -> int:
-    """Counts the ten largest kernels of the recorded program, which is `target`; 0. Raises GpuprofError."""
+    """Counts the ten largest kernels of the recorded program, `target`; returns 0. Raises GpuprofError."""
     from gpuprof.cli.shared.recordings import diagnose_given, given
     from gpuprof.diagnosis.analysis import analysis_of
     from gpuprof.diagnosis.counters.counters import with_counters
@@ -120,4 +120,4 @@ def _show(diagnosis: Diagnosis, table: Path, recording: str) -> None:
 
     for line in counters_words.lines(diagnosis, counters_words.MOST_ROWS):
         print(line)
-    tell(f"counters: {table}; all of it: gpuprof diagnose {recording} --ncu {table}")
+    tell(f"counters: {table}; to see them in the diagnosis: gpuprof diagnose {recording} --ncu {table}")

@@ -44,14 +44,14 @@ def _gate(text: str) -> Gate:
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the HTML report."
 )
-@click.option("--roles", is_flag=True, help="Set processes of different roles (trainer, generator) on one timeline.")
+@click.option("--roles", is_flag=True, help="Put processes of different roles (trainer, generator) on one timeline.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="As -v, with N kernels (default 5; 10 in JSON).")
 @click.option("-v", "--verbose", is_flag=True, help="Everything: run, all fixes, waits, kernels, phases, notes.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option(
     "--ncu", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
-    help="Set counters of Nsight Compute (ncu --csv --page raw) next to what is said of the same kernels.",
+    help="Show counters of Nsight Compute (ncu --csv --page raw) next to the same kernels.",
 )  # fmt: skip
 @click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="Step time measured without a profiler.")
 @click.option(
@@ -81,17 +81,17 @@ def command(
     PATHs, are treated as the ranks of one training; an Nsight Systems recording and a torch.profiler trace of the same
     program are combined. The log of an RL post-training (verl, NeMo-RL, slime, OpenRLHF, SkyRL, prime-rl), or its
     tracker's JSON, CSV or TensorBoard files, gives the phases of its iterations. Runs of its trainer and of its
-    generator are set on one timeline.
+    generator are put on one timeline.
     """
     if brief and not json:
-        raise click.UsageError("--brief goes with --json")
+        raise click.UsageError("--brief needs --json")
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
     recording = given(paths)
     kind = "roles" if roles else recording.kind
     if kind in ("roles", "logs"):
         if html is not None or markdown or brief or step or skip or ncu or step_ms or fail_on:
-            what = "of roles on one timeline" if kind == "roles" else f"{recording} is a log: of one"
+            what = "for roles on one timeline" if kind == "roles" else f"{recording} is a log: for one"
             raise click.UsageError(f"{what} there is only --json and --top")
         _put_job(recording, kind, json, top)
         return 0
@@ -107,7 +107,7 @@ def command(
     put(renderer, diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     run = recording.run_folder
     if run is not None and not json and recording.has_roles:
-        say(f"processes of this run generate and train: gpuprof diagnose --roles {run} sets them on one timeline")
+        say(f"processes of this run generate and train: gpuprof diagnose --roles {run} puts them on one timeline")
     return exit_code(diagnosis, fail_on, as_json=json)
 
 
@@ -119,7 +119,7 @@ def _counted(path: Path) -> tuple[Counted, ...]:
 
 
 def _put_job(recording: Recording, kind: str, json: bool, top: int | None) -> None:
-    """Prints what the runs or logs of a job say about it as a whole."""
+    """Prints what the runs or logs of a job show about the job as a whole."""
     if kind == "roles":
         from gpuprof.diagnosis.roles.sources import diagnose_roles
 

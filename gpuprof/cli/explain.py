@@ -44,7 +44,7 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
     from gpuprof.report.words.explained import explanation, place_of
 
     if path is not None and place_of(finding) is None:
-        raise GpuprofError("a run is named only after FILE:LINE; a finding is the same for all runs")
+        raise GpuprofError("a run can only be named after FILE:LINE; a finding is the same for all runs")
     found = explanation(finding, findings, lambda: _diagnosed(path))
     if found.said:
         say(found.said)
@@ -56,7 +56,7 @@ def command(finding: str | None, path: str | None, markdown: Path | None) -> int
 
 
 def _list(pages: list[Page]) -> None:
-    """All findings and words."""
+    """Prints all findings and words."""
     from rich.console import Group
     from rich.text import Text
 
@@ -68,7 +68,7 @@ def _list(pages: list[Page]) -> None:
 
 
 def _diagnosed(path: str | None) -> tuple[str, Diagnosis]:
-    """The named or the latest run, and its diagnosis."""
+    """(the named run, else the latest; its diagnosis)."""
     from gpuprof.cli.shared.recordings import diagnose_given, given
 
     run = given(path)
@@ -89,7 +89,7 @@ def _write(pages: dict[str, Page], folder: Path) -> None:
 
 
 def _findings() -> tuple[Declaration, ...]:
-    """All kinds of findings; a plug-in that cannot be loaded is named."""
+    """All kinds of findings; plug-ins that cannot be loaded are named on stderr."""
     from gpuprof.cli.shared.output import say
     from gpuprof.diagnosis.plug_ins import declarations, plug_ins
 

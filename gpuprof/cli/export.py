@@ -73,7 +73,7 @@ def command(
     recording = given(paths)
     if roles or recording.kind == "roles":
         if formats != ["perfetto"] or ranks is not None or step or skip:
-            raise click.UsageError("of roles on one timeline there is only --perfetto and --output")
+            raise click.UsageError("for roles on one timeline there is only --perfetto and --output")
         return _export_roles(recording, output, force)
     targets = plan(recording, formats, output)
     for name, target in targets.items():

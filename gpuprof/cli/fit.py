@@ -35,7 +35,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
     except ValueError:
         found = (0,)
     if any(not 1 <= one <= 10_000_000 for one in found):
-        raise click.BadParameter(f"{text!r} is no list of whole numbers, such as 8,16,32")
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers, such as 8,16,32")
     return found
 
 
@@ -109,7 +109,7 @@ def _report(
     points, tokens = found.points, found.tokens
     model = model_of(points)
     if length and not tokens:
-        raise GpuprofError("--length: the samples of this program are no tokens, so that there is no length to change")
+        raise GpuprofError("--length: the samples of this program are not tokens, so there is no length to change")
     cells = table(model, points, batch, length)
     return FitReport(
         command=tuple(redact(argv)), measured=tuple(points), of=found.of, changed=found.changed, tokens=tokens,
@@ -146,11 +146,11 @@ def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool, fake:
         found.append("how memory grows with the length: it could not be changed from outside, or no pass became longer")
     if of == "tensors":
         found.append(
-            "what a GPU adds: its kernels' workspaces, the attention that it picks, formats that the CPU computes in "
-            "otherwise, and what the allocator leaves unused; measure on the GPU before a long run"
+            "what a GPU adds: its kernels' workspaces, the attention that it picks, formats that the CPU computes "
+            "in another way, and what the allocator leaves unused; measure on the GPU before a long run"
         )
-        found.append("what would stay on the CPU: a data set that is held in tensors counts, too")
+        found.append("what would stay on the CPU: a data set held in tensors is counted, too")
     if fake:
-        found.append("what depends on computed numbers: every one that the program asked for was 1")
+        found.append("what depends on computed values: every value that the program read was 1")
     found.append(f"passes longer than those of {len(points)} × 4 steps: samples of uneven length may make some")
     return found

@@ -108,7 +108,7 @@ def _write_json(content: dict[str, Any]) -> None:
 
 
 def _facts(gpu: Gpu) -> dict[str, Any]:
-    """Everything about one GPU, including its ceilings."""
+    """Everything known about one GPU, including its ceilings."""
     from dataclasses import asdict
 
     limits = _ceilings(gpu)

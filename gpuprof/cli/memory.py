@@ -40,8 +40,8 @@ def command(
 
     PATH is the folder of a run, a file of torch.cuda.memory._dump_snapshot, or a trace of torch.profiler with
     profile_memory=True; a URL of one of these files, too. Without it: the latest run. Of a run it also says what each
-    change would save, in memory and in time, and the largest batch that fits with it. With a second one, AFTER: what
-    its peak holds more of.
+    change would save, in memory and in time, and the largest batch that fits with it. With a second one, AFTER: how
+    its peak differs.
     """
     from gpuprof.memory.load import load_memory
     from gpuprof.projection.gpu_names import gpu_named
@@ -61,7 +61,7 @@ def command(
 
 
 def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | None) -> MemoryReport:
-    """Everything known about a run's memory. Raises UnreadableTrace if that is nothing."""
+    """Everything known about a run's memory. Raises UnreadableTrace if nothing is known."""
     from dataclasses import replace
 
     from gpuprof.diagnosis.memory.memory_section import memory_of
@@ -74,7 +74,7 @@ def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | N
         return replace(load_memory(run, lines=top), advice=found and found.advice)
     if found is None:
         raise UnreadableTrace(
-            f"{run} holds no memory snapshot, and its recording does not show what its peak is made of (that takes a "
+            f"{run} holds no memory snapshot, and its recording does not show what its peak consists of (that takes a "
             "step of one GPU that can be replayed, and the tokens of a pass): gpuprof trace --memory records one"
         )
     return found

@@ -47,12 +47,12 @@ def command(
 
     PATH is anything that gpuprof diagnose accepts: a run folder, a trace, several ranks. Without PATH: the latest run.
     Of several ranks the report shows the one that the others wait for, and links to a second report of a usual rank.
-    Runs of a job's trainer and of its generator are set on one timeline.
+    Runs of a job's trainer and of its generator are put on one timeline.
     """
     recording = given(paths)
     if roles or recording.kind == "roles":
         if step or skip or step_ms or ranks is not None:
-            raise click.UsageError("of roles on one timeline there is only --output")
+            raise click.UsageError("for roles on one timeline there is only --output")
         return _report_roles(recording, output)
     target = output or default_place(recording)
     to_stdout = str(output) == "-"

@@ -58,7 +58,7 @@ def split(arguments: list[str], with_value: tuple[str, ...]) -> tuple[list[str],
 def _budget(_: click.Context, __: click.Parameter, text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|min|h)?", text.strip())
     if found is None or float(found[1]) <= 0:
-        raise click.BadParameter(f"{text!r} is no time, such as 300s, 5m or 1h")
+        raise click.BadParameter(f"{text!r} is not a time, such as 300s, 5m or 1h")
     return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 
@@ -67,7 +67,7 @@ def _gain(_: click.Context, __: click.Parameter, text: str | None) -> float | No
         return None
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*[x×]?", text.strip())
     if found is None or not 1 < float(found[1]) < 1e6:
-        raise click.BadParameter(f"{text!r} is no gain above 1, such as 1.3x")
+        raise click.BadParameter(f"{text!r} is not a gain above 1, such as 1.3x")
     return float(found[1])
 
 
@@ -84,7 +84,7 @@ def _gain(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.option("--rounds", type=click.IntRange(1, 50), metavar="N", help="Measure each fix N times, whatever it takes.")
 @click.option("--until", callback=_gain, metavar="GAIN", help="Stop at the first combination that reaches it: 1.3x.")
 @click.option(
-    "--yes", is_flag=True, help="Allow connections beyond this machine, and writes past scratch or elsewhere."
+    "--yes", is_flag=True, help="Allow connections beyond this machine, and writes outside the scratch folder."
 )
 @click.option("--check", is_flag=True, help="Exit 1 if an advised fix is not confirmed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trial as JSON.")
@@ -129,7 +129,7 @@ def command(
     chosen = _choose(subject, asked, target.argv)
     if not chosen:
         _raise_if_failed(subject)
-        say("no fix that could be applied from outside is advised here; gpuprof try --list names those that there are")
+        say("no fix that could be applied from outside is advised here; gpuprof try --list shows all that exist")
         return GATE_FAILED if check and subject.diagnosis is None else 0
     trial = _run(target, subject, chosen, budget, rounds, yes, until)
     _keep(trial, subject.folder)
@@ -155,7 +155,7 @@ def _words_of_latest(fixes: tuple[str, ...]) -> tuple[str, ...]:
     example = " ".join(["gpuprof try", *(f"--fix {one}" for one in fixes), "train.py"])
     words = latest_command()
     if words is None:
-        raise GpuprofError(f"nothing to run: {example} (without a command that of the latest run here; there is none)")
+        raise GpuprofError(f"nothing to run: {example} (no run here has a command that could be run again)")
     if any(MASK in word for word in words):
         raise GpuprofError(f"the latest run's command holds a secret, which is not kept: name the command: {example}")
     say(f"the command of the latest run: {shlex.join(words)}")
@@ -170,7 +170,7 @@ def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
     from gpuprof.record.command import CannotStart, resolve
 
     if module == "":
-        raise click.UsageError("-m wants a name")
+        raise click.UsageError("-m needs the name of a module")
     try:
         target = resolve(words, module, sys.executable, has_torch)
     except CannotStart as error:
@@ -194,7 +194,7 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
     from gpuprof.trial.processes import Starter
     from gpuprof.trial.subject import run_of_command
 
-    say("no run of this command here yet: it is recorded first, with gpuprof trace --stop; what it writes is kept away")
+    say("no run of this command here yet: it is recorded first (gpuprof trace --stop), and writes to a scratch folder")
     with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd(), _say_once) as starter:
         why = starter.record(["-m", module, *words] if module else ["--", *words])
     folder = run_of_command(target.argv)
@@ -212,8 +212,8 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
     escape = None if yes or sandbox_of(False, Path.cwd()).keeps_all else changes_of(folder).escape
     if escape is not None:
         raise GpuprofError(
-            f"when the program was recorded, {escape}: trials lead what Python writes to a scratch folder, and check "
-            "this folder only; --yes tries all the same"
+            f"when the program was recorded, {escape}: trials redirect what Python writes to a scratch folder, and "
+            "check only this folder; --yes tries anyway"
         )
 
 
@@ -224,7 +224,7 @@ def _raise_if_failed(subject: Subject) -> None:
     if ended is not None and (subject.diagnosis is None or subject.diagnosis.step_ns is None):
         raise GpuprofError(
             f"the program itself ended with {ended} before enough steps were recorded, so that no fix is known: "
-            "mend that first, or name fixes with --fix"
+            "correct that first, or name fixes with --fix"
         )
 
 
@@ -240,7 +240,7 @@ def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Can
     else:
         chosen, by_hand = _advised(subject)
         for finding in by_hand:
-            say(f"not tried, to be made by hand: {finding.title}: {' '.join(finding.fix.split())}")
+            say(f"not tried, to be applied by hand: {finding.title}: {' '.join(finding.fix.split())}")
     return [with_flags(subject, one, argv) for one in chosen]
 
 
@@ -410,7 +410,7 @@ def _listing_lines(listing: dict[str, Any]) -> list[str]:
         lines.append(f"by hand: {finding['title']}")
         lines += [f"    write   {line}" for line in finding["fix"].splitlines()]
     where = {
-        "inside": "the program writes in this folder (trials lead it to scratch)",
+        "inside": "the program writes in this folder (trials redirect it to scratch)",
         "elsewhere": "the program writes elsewhere (needs --yes)",
         "native": "changed by native code or another program (needs --yes)",
     }

@@ -56,7 +56,7 @@ def command(
     recording = given(paths)
     roles = roles or recording.kind == "roles"
     if roles and (step or skip or ranks is not None):
-        raise click.UsageError("of roles on one timeline there is only --port and --no-open")
+        raise click.UsageError("for roles on one timeline there is only --port and --no-open")
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", recording.name).strip(".") + SUFFIXES["perfetto"]
     with tempfile.TemporaryDirectory(prefix="gpuprof-view-") as folder:
         file = Path(folder) / "trace"

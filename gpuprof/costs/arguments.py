@@ -15,9 +15,9 @@ from gpuprof.units import Assumed, Convention, Dimensions, Elements, Entries
 
 MOST_DIMENSIONS: Assumed[Dimensions] = 16
 LONGEST_SIDE: Assumed[Elements] = 1 << 40
-"""What goes beyond is no shape but damage: a side this long would be a terabyte at a byte an element."""
+"""A longer side is damage, not a shape: it would be a terabyte at one byte per element."""
 MOST_KEPT: Convention[Entries] = 1 << 13
-"""Parsed arguments that are kept: costs and findings ask for those of the same ops, of which a recording has some
+"""Parsed arguments that are cached: costs and findings need those of the same ops, of which a recording has some
 thousands. They take about 1 kB each."""
 
 
@@ -32,7 +32,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """As the op sees it, expanded dimensions included."""
+        """Number of elements as the op sees them, expanded dimensions included."""
         return math.prod(self.shape)
 
     @property
@@ -46,7 +46,7 @@ class Tensor:
         if not elements or not strides or len(strides) != len(self.shape):
             return elements * size
         if strides[-1] == 1 and strides[0] * self.shape[0] == elements and 0 not in strides:
-            return elements * size  # the usual case, in short: nothing is expanded, and nothing left out
+            return elements * size  # the usual case: nothing is expanded, nothing left out
         real = [(n, abs(s)) for n, s in zip(self.shape, strides, strict=True) if s != 0 and n > 1]
         if not real:
             return size
@@ -67,7 +67,7 @@ class Arguments:
     values: tuple[Tensor | TensorList | None, ...]
     """Per argument: a tensor, a list of them, or None for anything else."""
     concrete: tuple[str, ...]
-    """Per argument its value as text, "" where it has none or it was not recorded."""
+    """Each argument's value as text, "" if it has none or it was not recorded."""
     types: tuple[str, ...]
 
     @property
@@ -122,8 +122,8 @@ def parse(name: str, dims: str | None, types: str | None, strides: str | None, c
 
 
 def argument_shapes(text: str | None) -> list[tuple[int, ...] | None]:
-    """Shapes of an op's arguments by position, from the recorded text; None for what is no tensor. Nothing where they
-    were not recorded, or the text is damaged."""
+    """Shapes of an op's arguments by position, from the recorded text; None for arguments that are not tensors. Empty
+    if they were not recorded or the text is damaged."""
     return list(_shapes(text))
 
 
@@ -133,7 +133,7 @@ def _shapes(text: str | None) -> tuple[tuple[int, ...] | None, ...]:
 
 
 def nested_shapes(text: str | None) -> list[list[tuple[int, ...]]]:
-    """Shapes of an op's tensors for each argument: of several for a list, of none for a number."""
+    """Shapes of the tensors in each argument of an op: several for a list, none for a number."""
     found = []
     for shape in _list(text):
         each = [shape] if _is_shape(shape) else shape if isinstance(shape, list) else []

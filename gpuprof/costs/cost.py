@@ -10,7 +10,7 @@ from gpuprof.costs.dtypes import UNKNOWN
 from gpuprof.units import Bytes, Published
 
 SECTOR_BYTES: Published[Bytes] = 32
-"""The least that memory hands out: an NVIDIA GPU's cache line comes in sectors of 32 bytes."""
+"""The smallest unit of memory traffic: an NVIDIA GPU's cache line consists of sectors of 32 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Kernel:
     name: str
     grid: tuple[int, int, int]
     threads: int
-    """Per block."""
+    """Threads per block."""
 
     @cached_property
     def blocks(self) -> int:
@@ -45,10 +45,10 @@ class Cost:
     flops: float = 0.0
     """FLOPs of matmuls and convolutions; other arithmetic is never the limit and counts as 0."""
     read_bytes: float = 0.0
-    """From memory, repeated reads that the L2 does not catch included."""
+    """Bytes read from memory, including repeated reads that miss the L2."""
     write_bytes: float = 0.0
     dtype: int = UNKNOWN
-    """Code of the format of the arithmetic."""
+    """Code of the arithmetic's number format (`dtypes.DTYPES`)."""
     kept_bytes: float | None = None
     """Part of `write_bytes` that may still be in the L2 at the end; None if the kernel's order of work is unknown."""
     repeated_flops: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuprof.units import Code, Convention
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
-"""Formats with a rate of their own. A dtype code is an index into these; UNKNOWN stands for none."""
+"""Formats with separate rates. A dtype code is an index into these; UNKNOWN means none."""
 UNKNOWN: Convention[Code] = 255
 CODE = {name: code for code, name in enumerate(DTYPES)}
 
@@ -42,7 +42,7 @@ _RANK = ("bool", "unsigned char", "signed char", "char", "short int", "short", "
 
 
 def element_bytes(type_name: str) -> int | None:
-    """Bytes of one element of a tensor of this type; None for what is no tensor (Scalar, "", ScalarList)."""
+    """Bytes per element of a tensor of this type; None if it is not a tensor's type (Scalar, "", ScalarList)."""
     known = _TYPES.get(type_name)
     return known[0] if known else None
 
@@ -54,7 +54,7 @@ def dtype_code(type_name: str) -> int:
 
 
 def format_of(type_name: str) -> str:
-    """The arithmetic format for this element type (bf16); empty without."""
+    """The arithmetic format for this element type (bf16); empty if it has none."""
     known = _TYPES.get(type_name)
     return known[1] or "" if known else ""
 

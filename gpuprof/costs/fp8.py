@@ -1,8 +1,8 @@
-"""Linear layers in FP8: what the casts and scales of each matrix multiplication read, write and launch.
+"""Linear layers in FP8: the bytes and launches of the casts and scales of each matrix multiplication.
 
 A linear layer trains with three matrix multiplications: x (M × K) by wᵀ, the gradient of y (M × N) by w, and its
-transpose by x. In FP8 each operand is scaled by its largest value, cast, and needed in two layouts. What that moves
-follows from which values a kernel must have seen before another one can begin; torchao's float8 and Transformer Engine
+transpose by x. In FP8 each operand is scaled by its largest value, cast, and needed in two layouts. The traffic
+follows from which values a kernel must have seen before another one can begin. torchao's float8 and Transformer Engine
 differ in that (torchao: README of float8; Transformer Engine: delayed scaling, which takes the largest values of
 earlier steps).
 """
@@ -33,22 +33,23 @@ class Recipe:
 
 
 TENSORWISE = Recipe("torchao.float8, scaled by tensor", (BF16, 0.0, BF16 + 2), (BF16, 0.0, BF16 + 1), (BF16 + 1,))
-"""Maxima (in two kernels), then a cast that writes both layouts; of the weight one layout in each pass."""
+"""Maxima (in two kernels), then a cast that writes both layouts; for the weight one layout in each pass."""
 ROWWISE = Recipe(
     "torchao.float8, scaled by row", (BF16 + 1, BF16, 0.0, BF16 + 1), (BF16 + 1,), (BF16, 0.0, BF16 + 1)
 )  # fmt: skip
-"""Each layout has maxima of its own: along rows one kernel finds them and casts, across rows they take two before."""
+"""Each layout has its own maxima: along rows one kernel finds them and casts; across rows they take two kernels before
+the cast."""
 DELAYED = Recipe("Transformer Engine, delayed scaling", (BF16 + 2,), (BF16 + 2,), ())
-"""Scales are those of earlier steps, so that one kernel casts, transposes and finds the maximum."""
+"""Scales are from earlier steps, so one kernel casts, transposes and finds the maximum."""
 MXFP8 = Recipe("MXFP8", (BF16 + 1, BF16 + 1), (BF16 + 1,), (BF16 + 1,))
-"""A scale for each 32 elements, which Blackwell multiplies by itself."""
+"""One scale per 32 elements, which Blackwell applies in hardware."""
 
 
 def cast_kernels(recipe: Recipe, role: int, m: float, k: float, n: float, casts_input: bool = True) -> list[float]:
-    """Bytes that each kernel of the casts around one matrix multiplication of a linear layer moves.
+    """Bytes moved by each cast kernel around one matrix multiplication of a linear layer.
 
-    role: which of the three; m, k, n: rows, inner and columns of the layer's forward one. casts_input: whether the
-    layer casts x itself, which layers that share x do once.
+    role: which of the three; m, k, n: rows, inner dimension and columns of the forward one. casts_input: whether the
+    layer casts x itself; layers that share x cast it once.
     """
     if role == FORWARD:
         own = [m * k * each for each in recipe.activation] if casts_input else []
@@ -59,12 +60,13 @@ def cast_kernels(recipe: Recipe, role: int, m: float, k: float, n: float, casts_
 
 
 def cast_ns(kernels: list[float], bytes_per_s: float, shortest_ns: float) -> float:
-    """Time of kernels that move these bytes one after the other, each `shortest_ns` at least."""
+    """Time of kernels that move these bytes one after the other, each at least `shortest_ns`, ns."""
     return sum(max(each / bytes_per_s * 1e9, shortest_ns) for each in kernels)
 
 
 def matmul_ns(bf16_ns: float, ratio: float, added_ns: float) -> float:
-    """Time of a matrix multiplication in FP8 that takes `bf16_ns` now, `added_ns` of it to fill and empty the GPU."""
+    """Time in FP8, ns, of a matrix multiplication that takes `bf16_ns` now, `added_ns` of it to fill and empty the
+    GPU."""
     return min(bf16_ns, added_ns) + max(bf16_ns - added_ns, 0.0) * ratio
 
 

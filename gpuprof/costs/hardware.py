@@ -1,6 +1,6 @@
 """The known GPUs: stated and measured figures, one row of `data/gpus.csv` each.
 
-All tensor figures are dense, with fp32 accumulation where a GPU tells the two apart (GeForce): the rate that trains.
+All tensor figures are dense, with fp32 accumulation if a GPU has different rates (GeForce): the rate for training.
 A user's file of the same columns adds GPUs or overrides single cells of known ones.
 """
 
@@ -32,7 +32,7 @@ _RATES = {
     "fp4_tflops": "fp4",
     "int8_tops": "int8",
 }
-"""Column → the dtype that it is the dense rate of. fp32 is without tensor cores."""
+"""Column → the dtype whose dense rate it is. fp32 is without tensor cores."""
 _NUMBERS = {
     *_RATES, "multiprocessors", "boost_mhz", "memory_gb", "bandwidth_gbs", "l2_mb", "flops_per_clock", "link_gbs",
     "tdp_w", "measured_half_tflops", "measured_copy_gbs",
@@ -60,12 +60,12 @@ class Gpu:
     memory_bytes_per_s: float
     l2_bytes: int | None
     dense_flops: dict[str, float]
-    """dtype → FLOP/s as stated; for int8 operations."""
+    """dtype → stated FLOP/s; for int8, operations per second."""
     flops_per_clock: float | None
     """Dense half-precision FLOPs per clock of one SM."""
     link: str
     link_bytes_per_s: float | None
-    """To other GPUs, both directions together."""
+    """Rate to other GPUs, both directions together."""
     pcie: str
     """Generation and lanes, such as 5.0x16; C2C and its rate where the CPU is on the package."""
     tdp_w: float | None
@@ -75,7 +75,7 @@ class Gpu:
     """Best measured copy within device memory, reads and writes counted."""
     measured_source: str
     confidence: str
-    """A: stated by the maker; B: derived from stated figures, or of one source; C: sources disagree."""
+    """A: stated by the maker; B: derived from stated figures, or from a single source; C: sources disagree."""
     source: str
     note: str
 
@@ -86,7 +86,8 @@ class Gpu:
 
     @property
     def host_link_bytes_per_s(self) -> float | None:
-        """To the host, one direction. PCIe: 2^generation / 8 GB/s a lane after generation 2, less its encoding."""
+        """Rate to the CPU, one direction. PCIe: 2^generation / 8 GB/s per lane from generation 3 on, minus its
+        encoding."""
         direct = re.fullmatch(r"C2C (\d+)", self.pcie)
         if direct:
             return int(direct[1]) / 2 * 1e9
@@ -118,10 +119,10 @@ def _load(path: str | None) -> tuple[Gpu, ...]:
 
 
 def find(device_name: str, memory_bytes: int | None = None, gpus: Iterable[Gpu] | None = None) -> Gpu | None:
-    """The GPU that a driver calls `device_name`, or that bears this name here; None if it is not known.
+    """The GPU that a driver calls `device_name`, or that has this name in the table; None if it is not known.
 
-    `memory_bytes` decides between parts that share a name. Variants of another speed (laptops, slices of a GPU)
-    are not taken for the GPU that they are named after.
+    `memory_bytes` decides between GPUs that share a name. Variants of another speed (laptops, slices of a GPU) are not
+    matched with the GPU that they are named after.
     """
     wanted = _plain(device_name)
     found = [
@@ -135,7 +136,7 @@ def find(device_name: str, memory_bytes: int | None = None, gpus: Iterable[Gpu] 
 
 
 MEMORY_SPREAD: Assumed[Share] = 0.12
-"""Drivers count the memory of a GPU up to this share larger or smaller than its maker does (GiB, error correction)."""
+"""Drivers report up to this share more or less memory than a GPU's maker does (GiB, error correction)."""
 
 
 def name_of(info: GpuInfo) -> str:
@@ -183,7 +184,7 @@ def _user_rows(path: Path) -> list[dict[str, str]]:
     rows = []
     for row in reader:
         if None in row or None in row.values():
-            raise GpuprofError(f"{path}, line {reader.line_num}: not as many cells as columns")
+            raise GpuprofError(f"{path}, line {reader.line_num}: cells and columns differ in number")
         row = {column: cell.strip() for column, cell in row.items()}
         if not row["name"]:
             raise GpuprofError(f"{path}, line {reader.line_num}: a GPU without a name")
@@ -201,7 +202,7 @@ def _number(text: str, what: str) -> float | None:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise GpuprofError(f"{what} is {text!r}, which is no number")
+        raise GpuprofError(f"{what} is {text!r}, which is not a number")
     return value
 
 

@@ -1,8 +1,8 @@
 """Time of a matrix multiplication in another format, from its FLOPs and bytes alone.
 
-A constant for filling and emptying the chip, and the root of the sum of squares of the times of FLOPs and bytes, each
-at a share of its ceiling: so small ones reach a small part of what large ones do, and where FLOPs and bytes take as
-long they do not overlap wholly. Constants and scatter: `python -m benchmarks.matmul_rates`.
+A constant for filling and emptying the GPU, plus the root of the sum of squares of the times of FLOPs and bytes, each
+at a share of its ceiling. So small ones reach a small part of the rate of large ones, and if FLOPs and bytes take
+equally long they do not overlap completely. Constants and scatter: `python -m benchmarks.matmul_rates`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ def computed_ns(
     flops: F64, moved: F64, flops_per_s: float, bytes_per_s: float, tensor: float, memory: float
 ) -> F64:  # fmt: skip
     """Time of matrix multiplications, ns, one per row of `flops` and of `moved` (bytes); `tensor`, `memory`: shares of
-    the ceilings that they reach but for the constant."""
+    the ceilings that they reach apart from the constant."""
     return calibrated.MATMUL_ADDED_NS.value + np.hypot(flops / flops_per_s / tensor, moved / bytes_per_s / memory) * 1e9
 
 
 def half_precision_ns(flops: F64, moved: F64, flops_per_s: float, bytes_per_s: float, level: int = 1) -> F64:
-    """The same in a 16-bit format. level: 0 at best, 1 usually, 2 at worst, by the scatter of the recorded ones, which
-    is that of small ones as far as the constant is all of the time."""
+    """The same in a 16-bit format. level: 0 at best, 1 usually, 2 at worst, by the scatter of recorded matmuls,
+    between that of small and of large ones by the constant's share of the time."""
     took = computed_ns(
         flops, moved, flops_per_s, bytes_per_s, calibrated.MATMUL_TENSOR.value, calibrated.MATMUL_MEMORY.value
     )

@@ -15,9 +15,9 @@ from gpuprof.runfile import whole_file
 from gpuprof.units import Assumed, WholeSeconds
 
 SCRIPT = Path(__file__).with_name("programs") / "measure_gpu.py"
-"""What takes the measurement: a program for another Python than this, not a module."""
+"""The measuring program, which runs under another Python; it is not a module."""
 LONGEST_S: Assumed[WholeSeconds] = 600
-"""No GPU that trains takes longer for it; what does hangs."""
+"""A measurement that takes longer has hung: no GPU used for training needs this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Measurement:
     flops: dict[str, float]
     """dtype → FLOP/s of a large matmul."""
     memory_bytes_per_s: float
-    """Of a large copy within the device's memory, reads and writes counted."""
+    """Rate of a large copy within the device's memory, counting reads and writes."""
     link_bytes_per_s: float
-    """From pinned host memory to the device."""
+    """Rate from pinned host memory to the device."""
     launch_ns: float
     """CPU time of one small op, without waiting for the device."""
     host_loop_ns: float
@@ -79,11 +79,11 @@ def load_measurements(path: Path | None = None) -> dict[str, Measurement]:
     try:
         return {name: measurement_from(entry) for name, entry in json.loads(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise GpuprofError(f"{path}: it holds no measurements of gpuprof gpus --measure; remove it") from None
+        raise GpuprofError(f"{path}: it does not contain measurements of gpuprof gpus --measure; remove it") from None
 
 
 def save_measurement(measurement: Measurement, path: Path | None = None) -> Path:
-    """Adds a measurement to the file, in place of an earlier one of that GPU; the file's path."""
+    """Adds a measurement to the file, replacing an earlier one of that GPU; returns the file's path."""
     path = path or saved_file()
     every = {**load_measurements(path), measurement.device_name: measurement}
     try:
@@ -117,5 +117,5 @@ def measurement_from(entry: dict[str, Any]) -> Measurement:
         found.host_loop_ns,
     ]
     if not all(math.isfinite(rate) and rate > 0 for rate in rates):
-        raise ValueError("a rate is no positive number")
+        raise ValueError("a rate is not a positive number")
     return found

@@ -1,4 +1,4 @@
-"""The roofline of a recording: its kernels' work compared with the GPU's ceilings, summed up."""
+"""The roofline of a recording: its kernels' work compared with the GPU's ceilings, in sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuprof.units import Assumed, Share
 PRODUCTS = ("gemm", "grouped_gemm", "attention")
 """Categories whose kernels do nearly all FLOPs of a model."""
 MOST_UNKNOWN: Assumed[Share] = 0.5
-"""Share of their time for which FLOPs may be unknown where MFU is stated."""
+"""If FLOPs are unknown for more than this share of their time, no MFU is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class GroupRoof:
     ns: int
     count: int
     flops: float | None
-    """Summed over those whose work is known; None where that is none of them. Likewise `bytes`."""
+    """Summed over the kernels whose work is known; None if it is known for none. Likewise `bytes`."""
     bytes: float | None
     bound: str | None
     """compute | memory | latency: what limits most of their time."""
@@ -48,10 +48,10 @@ class Roofline:
 
     ceilings: Ceilings
     work: KernelWork
-    """Per GPU event of the trace; likewise `split`."""
+    """One row per GPU event of the trace; likewise `split`."""
     split: Split
     compute_ns: int
-    """Of the window's GPU work; the five sum to `kernels.total_ns`."""
+    """Compute time of the window's GPU work; the five parts sum to `kernels.total_ns`."""
     memory_ns: int
     latency_ns: int
     inefficient_ns: int
@@ -66,7 +66,7 @@ class Roofline:
     """dtype → FLOPs of one step and device as executed."""
     by_category: tuple[GroupRoof, ...]
     by_name: tuple[GroupRoof, ...]
-    """All kernels by name, most time first."""
+    """All kernels grouped by name, most time first."""
 
     def mfu(self, step_ns: float) -> float | None:
         """Model FLOPs / what the dense peak could do in a step of this length, each format by its own peak. None if
@@ -154,7 +154,7 @@ def _by_dtype(flops: F64, dtype: np.ndarray, shares: int) -> dict[str, float]:
 
 
 def _utilization(flops: dict[str, float], limits: Ceilings, step_ns: float) -> float | None:
-    """Time that the FLOPs take at their dense peaks over the step; None where none are known or a peak is not
+    """Time of the FLOPs at their dense peaks, divided by the step; None if no FLOPs are known or a peak is not
     stated."""
     if step_ns <= 0 or not flops or any(dtype not in limits.peak_flops for dtype in flops):
         return None

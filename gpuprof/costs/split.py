@@ -33,12 +33,12 @@ class Split:
 
     @property
     def parts(self) -> tuple[I64, I64, I64, I64, I64]:
-        """In the order of PARTS."""
+        """The five parts, in the order of PARTS."""
         return self.compute_ns, self.memory_ns, self.latency_ns, self.inefficient_ns, self.unmodelled_ns
 
 
 def roof_ns(work: KernelWork, ceilings: Ceilings) -> tuple[F64, F64]:
-    """Time of the arithmetic and time of the traffic of each event at the ceilings; NaN where not known."""
+    """(time of the arithmetic, time of the traffic) of each event at the ceilings, ns; NaN if not known."""
     rates = np.array([*(ceilings.flops.get(name, np.nan) for name in DTYPES)])
     rate = np.full(len(work.dtype), np.nan)
     known = work.dtype != UNKNOWN
@@ -51,9 +51,9 @@ def roof_ns(work: KernelWork, ceilings: Ceilings) -> tuple[F64, F64]:
 def split(duration_ns: I64, work: KernelWork, ceilings: Ceilings) -> Split:
     """Splits each duration (negative ones count as 0).
 
-    A kernel takes at least the longer of its two roof times: that part is compute or memory. Of what is left, up to
-    the launch floor is latency; for one whose roof is below that floor, up to a chain of dependent steps. The rest is
-    inefficient. What limits it is the largest of the three parts that are not waste.
+    A kernel takes at least the longer of its two roof times: that part is compute or memory. Of the rest, up to the
+    launch floor is latency, or up to a chain of dependent steps for a kernel whose roof is below that floor. What then
+    remains is inefficiency. The kernel's limit is the largest of compute, memory and latency.
     """
     duration = np.maximum(duration_ns, 0)
     compute, memory = roof_ns(work, ceilings)
@@ -82,9 +82,9 @@ def split(duration_ns: I64, work: KernelWork, ceilings: Ceilings) -> Split:
 
 
 def most(bound_ns: I64, total_ns: int) -> str | None:
-    """What limits most of some kernels' time, given the time of those that each limits, in the order of PARTS.
+    """What limits most of some kernels' time: compute | memory | latency; None if the work of most is not known.
 
-    compute | memory | latency; None where the work behind most of the time is not known.
+    bound_ns: time of the kernels that each limits, in the order of PARTS.
     """
     known = int(bound_ns.sum())
     return PARTS[int(bound_ns.argmax())] if known and 2 * known >= total_ns else None

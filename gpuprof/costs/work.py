@@ -26,12 +26,13 @@ from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, O
 from gpuprof.units import Assumed, Bytes, Launches, Published, Sms
 
 MOST_SMS: Assumed[Sms] = 10_000
-"""Of a GPU; more in a recording is damage."""
+"""Most SMs of a GPU; a recording with more is damaged."""
 UNKNOWN_L2_BYTES: Published[Bytes] = 40_000_000
-UNKNOWN_MULTIPROCESSORS: Published[Sms] = 108
-"""An A100's: the middle of what trains today, for a GPU that is not known."""
+UNKNOWN_SMS: Published[Sms] = 108
+"""SMs of an A100, a typical training GPU; used if the GPU is not known."""
 _MOST_SHARING: Assumed[Launches] = 4
-"""An op that is not torch's own and launches more kernels than this is a whole region: its arguments are not theirs."""
+"""An op outside of torch that launches more kernels than this is a whole region, whose arguments are not the
+kernels'."""
 _DISPATCHED = re.compile(r"\w+::[\w.]+")
 _TENSOR_CODES = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
 
@@ -41,42 +42,43 @@ class KernelWork:
     """The work of each GPU event of the trace. NaN: unknown."""
 
     flops: F64
-    """Of matmuls and convolutions, as executed; 0 for work that does none."""
+    """FLOPs of matmuls and convolutions, as executed; 0 for other work."""
     bytes: F64
     """Bytes read from and written to memory while it runs, as hardware counters show with a cold cache."""
     traffic_bytes: F64
-    """`bytes` and what it leaves in the L2 to be written back at the cost of who runs next: what its time goes by."""
+    """`bytes` plus what it leaves in the L2 for the next kernel to write back; its time depends on this."""
     repeated_flops: F64
     """Part of `flops` that its own algorithm does again (attention's backward)."""
     dtype: U8
-    """Code of the format of the arithmetic (`costs.dtypes.DTYPES`), UNKNOWN where there is none."""
+    """Code of the arithmetic's number format (`costs.dtypes.DTYPES`), UNKNOWN if there is none."""
     over_link: Mask
-    """Copies from, to or between other memories, which a link limits and not the device's memory."""
+    """Copies from, to or between other memories, which are limited by a link, not by the device's memory."""
     model: Mask
     """Whether FLOPs and bytes are known."""
     guessed: Mask
-    """Whether they are from the tensors of a library's own autograd function, which may not be the kernel's: what it
-    made in between, and what its forward pass saved, are none of its arguments."""
+    """Whether they follow from the tensors of a library's autograd function, which may not be the kernel's: its
+    intermediate results, and what its forward pass saved, are not among its arguments."""
 
 
 def machine_of(timeline: Timeline, gpu: Gpu | None) -> Machine:
-    """What the formulas need of the GPU: from its row, else from the trace's device properties, else usual."""
+    """What the formulas need to know about the GPU: from its row in the table, else from the trace's device properties,
+    else usual values."""
     multiprocessors = (gpu.multiprocessors if gpu else None) or recorded_sms(timeline)
     return Machine((gpu.l2_bytes if gpu else None) or UNKNOWN_L2_BYTES, multiprocessors)
 
 
 def recorded_sms(timeline: Timeline) -> int:
-    """SMs of the recorded GPU, from the trace's device properties; the usual number where they lack it."""
+    """SMs of the recorded GPU, from the trace's device properties; UNKNOWN_SMS if they lack it."""
     recorded = [info.properties.get("numSms") for info in timeline.trace.meta.gpus]
-    return next((n for n in recorded if isinstance(n, int) and 0 < n <= MOST_SMS), UNKNOWN_MULTIPROCESSORS)
+    return next((n for n in recorded if isinstance(n, int) and 0 < n <= MOST_SMS), UNKNOWN_SMS)
 
 
 def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:
     """FLOPs and bytes of every GPU event, from the op that launched it and how it was launched.
 
-    Each distinct combination of op, arguments and launch is worked out once. Kernels of one op share what is the op's
-    by their durations. A kernel that no op is known for is taken to do the work of the same kernel with the same
-    launch elsewhere in the trace, where all of those agree (replayed CUDA graphs after an eager step).
+    Each distinct combination of op, arguments and launch is computed once. Kernels of one op share the op's cost in
+    proportion to their durations. A kernel without a known op is assumed to do the work of the same kernel with the
+    same launch elsewhere in the trace, if all of those agree (replayed CUDA graphs after an eager step).
     """
     trace, events = timeline.trace, timeline.trace.gpu
     count = len(events)
@@ -102,7 +104,7 @@ def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:
 
 
 def _op_with_arguments(timeline: Timeline) -> I64:
-    """Per GPU event its op, or the nearest op around that one whose arguments were recorded."""
+    """For each GPU event its op, or the nearest op around that one whose arguments were recorded."""
     ops = timeline.trace.ops
     op = timeline.links.op
     if not len(ops):
@@ -173,7 +175,7 @@ def _numbered(*keys: np.ndarray) -> I64:
 
 
 def _crowd(op: I64) -> I64:
-    """Number of these kernels launched by each one's op; 0 without an op."""
+    """For each kernel, the number of these kernels that its op launched; 0 without an op."""
     _, inverse, counts = np.unique(op, return_inverse=True, return_counts=True)
     return np.where(op >= 0, counts[inverse], 0)
 
@@ -232,7 +234,7 @@ def _cost(
         return convolution(arguments, kernel)
     if is_over_lists(name):
         return over_lists(arguments, kernel, fill)
-    # The name of a compiled elementwise kernel may hold that of a product which it prepares.
+    # The name of a compiled elementwise kernel may contain that of a matmul whose input it prepares.
     multiplies = category in _TENSOR_CODES and not kernel.named("^triton_(poi|red|per)")
     if multiplies or kernel.named("^triton_(tem|mm)"):
         return template_gemm(arguments, kernel, machine)
@@ -241,7 +243,7 @@ def _cost(
     if crowded:
         return None
     # A compiled kernel is recorded as an op of its own name (with a number), outputs among the arguments. An op of
-    # torch's dispatcher (library::name) is given all that it reads; a function of autograd is not.
+    # torch's dispatcher (library::name) gets everything that it reads; an autograd function does not.
     own = name.startswith(kernel.name)
     cost = every_tensor_once(arguments, writes=not own)
     return cost and replace(cost, guessed=not own and not _DISPATCHED.fullmatch(name))
@@ -260,7 +262,8 @@ def _gradient_sizes(trace: Trace) -> list[int]:
 
 
 def _fill_copies(trace: Trace, columns: dict) -> Mask:
-    """Copies and sets carry their bytes. Within the device a copy reads and writes; else one side is elsewhere."""
+    """Fills in copies and sets, whose bytes are recorded. A copy within the device reads and writes its memory;
+    otherwise one side is elsewhere. Returns the mask of copies over a link."""
     events = trace.gpu
     known = events.bytes >= 0
     copies, sets = (events.kind == MEMCPY) & known, (events.kind == MEMSET) & known

@@ -121,14 +121,13 @@ class Analysis(RecordedFacts):
 
     @property
     def usual_step(self) -> str:
-        """What a sentence that counts against the usual step calls it: `a step of 190 ms`, or `a usual step of 190 ms`
-        where the mean step, which the headline states, is another."""
+        """How a sentence names the usual step that it compares with: `a step of 190 ms`, or `a usual step of 190 ms` if
+        the headline states a different mean step."""
         stated = duration(self.stated(self.step_ns))
         return f"{self.unit.a if stated == duration(self.mean_ns) else f'a usual {self.unit}'} of {stated}"
 
     def stated(self, ns: float) -> float:
-        """Part of the usual step, ns, in the step that sentences state: scaled to the mean step where both are shown as
-        one."""
+        """Part of the usual step, ns, as sentences state it: scaled to the mean step where both are shown as one."""
         if self.budget is None or self.budget.has_usual_step or not self.step_ns:
             return ns
         return ns * self.mean_ns / self.step_ns
@@ -217,7 +216,7 @@ class Analysis(RecordedFacts):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without proposals, whose changes are functions."""
+        """What is pickled: everything except the proposals, whose changes are functions."""
         return {name: value for name, value in self.__dict__.items() if name != "_proposals"}
 
     def step_of(self, graph: Graph) -> float:

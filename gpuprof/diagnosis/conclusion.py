@@ -39,7 +39,8 @@ from gpuprof.timeline.gpu.gpu_concurrency import take_turns
 from gpuprof.units import Assumed, Share
 
 NAMED_CPU_SHARE: Assumed[Share] = 0.02
-"""From this share of the step on, spent waiting for the CPU's own computing, the phase of that computing is named."""
+"""Smallest share of the step, spent waiting for the CPU to compute on tensors itself, for which the phase of that
+computing is named."""
 
 
 def no_gpu_work(analysis: Analysis, advise: bool) -> Diagnosis:
@@ -202,7 +203,7 @@ def _profiler(steps: Steps, analysis: Analysis) -> Profiler | None:
 
 def _slowed_ns(steps: Steps, removal: Removal) -> float:
     """The step with the cost of recording: the recorded step if the unprofiled one was measured, the replayed step if
-    that was estimated. Further time of a recorded step passes before its first kernel and is no cost of recording."""
+    that was estimated. The rest of a recorded step passes before its first kernel and is no cost of recording."""
     return steps.recorded_ns if removal.fitted else min(steps.recorded_ns, removal.replayed_ns)
 
 

@@ -23,7 +23,7 @@ def with_estimate(case: Analysis) -> Run | None:
     graph = case.graph
     rows = case.timeline.members
     copied = np.zeros(len(case.trace.gpu), bool)
-    copied[graph.gpu_row[graph.on_gpu & (graph.resource == TRANSFER)]] = True  # moves little: as if it waited
+    copied[graph.gpu_row[graph.on_gpu & (graph.resource == TRANSFER)]] = True  # draws little power
     rows = rows[~copied[rows]]
     busy = {name: float(ns[rows].sum()) / case.steps / case.devices for name, ns in case.bound_parts.items()}
     watts = None if gpu is None else mean_power_w(gpu, case.mean_ns, busy)

@@ -1,5 +1,5 @@
-"""What holds for single libraries or versions and cannot be seen in a recording: each with what proves it, and when it
-may go.
+"""Facts about single libraries or versions that a recording cannot show, each with its proof and the condition for
+removing it.
 
 Everything else that findings know is a rule about what was recorded. An entry here is read where it is needed; where a
 library is a layer over another one, `Stack.builds_on` says so, and no list of libraries is needed.
@@ -29,12 +29,12 @@ CUDNN_CAPABILITIES: Published[tuple[Version, ...]] = (9, 10)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Why something stands here."""
+    """Why a fact is in quarantine."""
 
     proof: str
     """A recording or test of this repository, or the library's own code, that shows it."""
     until: str
-    """What makes it wrong or needless."""
+    """What will make it wrong or unnecessary."""
 
 
 ENTRIES = {

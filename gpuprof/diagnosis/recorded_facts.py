@@ -152,7 +152,7 @@ class RecordedFacts:
 
     @property
     def folder(self) -> RunFolder | None:
-        """Its steps and samples over time."""
+        """The run that the trace belongs to; None for a trace without a run."""
         return self.question.folder
 
     @cached_property

@@ -9,7 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpuprof.doctor import nvidia
+from gpuprof.devices.find_driver import find_driver
+from gpuprof.devices.kernel_files import counters_for_root_only, nvidia_is_loaded
 from gpuprof.doctor.machine_facts import Facts, Mount
 from gpuprof.doctor.probe import probe
 from gpuprof.record.machine import cpu_quota
@@ -23,13 +24,13 @@ VARIABLES = (
 def collect(python: str, out: Path, data: tuple[Path, ...], root: Path = Path("/")) -> Facts:
     """Collects all facts. python: the target's interpreter. out: where runs go. data: folders that data is read
     from."""
-    gpus, driver_cuda = nvidia.gpus(root / "sys/bus/pci/devices")
+    driver = find_driver()
     nsys, nsys_error = _nsys()
     mounts = read_mounts(_text(root / "proc/self/mountinfo"))
     return Facts(
-        platform=sys.platform, kernel=_text(root / "proc/version"), python=python, torch=probe(python), gpus=gpus,
-        gpu_files=(root / "proc/driver/nvidia/version").exists() or (root / "dev/dxg").exists(),
-        driver_cuda=driver_cuda, admin_only=admin_only(_text(root / "proc/driver/nvidia/params")),
+        platform=sys.platform, kernel=_text(root / "proc/version"), python=python, torch=probe(python),
+        gpus=driver.installed(), gpu_files=nvidia_is_loaded(root), driver_cuda=driver.newest_cuda(),
+        admin_only=counters_for_root_only(root),
         is_root=hasattr(os, "geteuid") and os.geteuid() == 0, container=container(root, dict(os.environ)),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         nsys=nsys, nsys_error=nsys_error, out=str(out), out_error=why_not_writable(out), out_free_bytes=_free(out),
@@ -38,12 +39,6 @@ def collect(python: str, out: Path, data: tuple[Path, ...], root: Path = Path("/
         load=_load(), governors=governors(root / "sys/devices/system/cpu"),
         data=tuple(mount for folder in data if (mount := mount_of(folder, mounts)) is not None),
     )  # fmt: skip
-
-
-def admin_only(params: str) -> bool | None:
-    """Whether GPU counters are admin-only, from the driver's parameters; None if there are none."""
-    found = re.search(r"RmProfilingAdminOnly:\s*(\d)", params)
-    return None if found is None else found[1] != "0"
 
 
 def container(root: Path, variables: dict[str, str]) -> str | None:

@@ -10,11 +10,17 @@ BUSY_PERCENT: Assumed[Percent] = 5.0
 FEWEST_CPUS: Assumed[Cores] = 4
 """CPUs per GPU that a training needs: one for Python, one for autograd, two for DataLoader workers. A guess."""
 
+SLOWDOWNS = {
+    "hw_slowdown": "hardware slowdown", "sw_thermal": "software thermal slowdown",
+    "hw_thermal": "hardware thermal slowdown", "hw_power_brake": "power brake",
+}  # fmt: skip
+"""Reasons for low clocks that indicate a problem, as users read them; idle, and a power cap under load, do not."""
+
 
 def power(facts: Facts) -> Check:
     """The power limit is the default."""
     if not facts.gpus or all(gpu.power_limit_w is None or gpu.default_limit_w is None for gpu in facts.gpus):
-        return Check("power", "unknown", "the power limit could not be read (nvidia-smi)")
+        return Check("power", "unknown", "the power limit could not be read (NVML, nvidia-smi)")
     for gpu in facts.gpus:
         limit, usual = gpu.power_limit_w, gpu.default_limit_w
         if limit is not None and usual is not None and limit < usual - 1:
@@ -28,12 +34,13 @@ def power(facts: Facts) -> Check:
 def clocks(facts: Facts) -> Check:
     """No clock is capped below its maximum, and nothing throttles it at the moment."""
     if not facts.gpus:
-        return Check("clocks", "unknown", "the clocks could not be read (nvidia-smi)")
+        return Check("clocks", "unknown", "the clocks could not be read (NVML, nvidia-smi)")
     for gpu in facts.gpus:
-        if gpu.slowdown:
+        slowdowns = [SLOWDOWNS[reason] for reason in gpu.clock_reasons if reason in SLOWDOWNS]
+        if slowdowns:
             return Check(
-                "clocks", "warning", f"GPU {gpu.index} is slowed down: {', '.join(gpu.slowdown)}",
-                "look after its cooling and power supply, or wait until other work on this machine has ended",
+                "clocks", "warning", f"GPU {gpu.index} is slowed down: {', '.join(slowdowns)}",
+                "check its cooling and power supply, or wait until other work on this machine has ended",
             )  # fmt: skip
         if gpu.sm_limit_mhz and gpu.max_sm_mhz and gpu.sm_limit_mhz < gpu.max_sm_mhz - 1:
             return Check(
@@ -46,7 +53,7 @@ def clocks(facts: Facts) -> Check:
 def sharing(facts: Facts) -> Check:
     """Nothing else computes on the GPUs."""
     if not facts.gpus:
-        return Check("sharing", "unknown", "what else runs on the GPU could not be read (nvidia-smi)")
+        return Check("sharing", "unknown", "what else runs on the GPU could not be read (NVML, nvidia-smi)")
     for gpu in facts.gpus:
         if gpu.processes:
             return Check(
@@ -63,7 +70,7 @@ def sharing(facts: Facts) -> Check:
 
 def mig(facts: Facts) -> Check:
     """The GPU is not partitioned: a MIG slice has only a share of the SMs and the bandwidth."""
-    sliced = [str(gpu.index) for gpu in facts.gpus if gpu.mig.lower() == "enabled"]
+    sliced = [str(gpu.index) for gpu in facts.gpus if gpu.is_partitioned]
     if sliced:
         return Check(
             "mig", "warning", f"GPU {', '.join(sliced)} is partitioned (MIG): a slice is slower than gpuprof's figures"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpuprof.devices.gpu_driver import InstalledGpu
+
 Status = Literal["ok", "note", "warning", "blocker", "unknown"]
 """blocker: recording cannot work. warning: recordings are spoiled or misleading. note: good to know. unknown: the fact
 could not be read here."""
@@ -39,31 +41,6 @@ class Torch:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """One NVIDIA GPU as nvidia-smi reports it."""
-
-    index: int
-    name: str
-    pci: str
-    driver: str
-    power_limit_w: float | None = None
-    default_limit_w: float | None = None
-    max_sm_mhz: float | None = None
-    sm_limit_mhz: float | None = None
-    """Application clock that caps the SMs; None if it cannot be read."""
-    slowdown: tuple[str, ...] = ()
-    """What throttles the clocks at the moment."""
-    compute_mode: str = ""
-    mig: str = ""
-    used_mib: float | None = None
-    utilization: float | None = None
-    """Percent of the last sampling period."""
-    processes: tuple[str, ...] = ()
-    """Name and pid of other processes that compute on it."""
-    numa_node: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Mount:
     """The file system of a folder."""
 
@@ -83,7 +60,7 @@ class Facts:
     python: str
     """The interpreter that `gpuprof trace script.py` would use."""
     torch: Torch
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[InstalledGpu, ...] = ()
     gpu_files: bool = False
     """Whether the kernel driver of an NVIDIA GPU is loaded."""
     driver_cuda: str | None = None

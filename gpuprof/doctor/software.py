@@ -109,8 +109,8 @@ def counters(facts: Facts) -> Check:
         return Check("counters", "unknown", "whether GPU counters may be read is not known here")
     if facts.admin_only and not facts.is_root:
         return Check(
-            "counters", "note", "GPU counters are for the administrator only: trace --nsys --gpu-metrics goes without",
-            _ALLOW_COUNTERS,
+            "counters", "note", "GPU counters are for administrators only: trace --nsys --gpu-metrics records without"
+            " them", _ALLOW_COUNTERS,
         )  # fmt: skip
     return Check("counters", "ok", "GPU counters may be read (trace --nsys --gpu-metrics)")
 
@@ -130,7 +130,7 @@ def wsl(facts: Facts) -> Check:
     if "microsoft" not in facts.kernel.lower():
         return Check("wsl", "ok", "not in WSL")
     return Check(
-        "wsl", "warning", "in WSL times on the CPU vary more, and power and clocks are only partly reported",
+        "wsl", "warning", "in WSL CPU times vary more, and power and clocks are only partly reported",
         "allow GPU counters in the NVIDIA Control Panel (Developer > Manage GPU Performance Counters); for figures that"
         " others can compare, record on Linux itself",
     )  # fmt: skip
@@ -153,12 +153,12 @@ def container(facts: Facts) -> Check:
 
 
 def variables(facts: Facts) -> Check:
-    """No environment variable slows every step down or loads another profiler."""
+    """No environment variable slows down every step or loads another profiler."""
     found = facts.variables
     if found.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         return Check(
-            "variables", "warning", "CUDA_LAUNCH_BLOCKING is set: the CPU waits for every kernel, no step is as usual",
-            "unset CUDA_LAUNCH_BLOCKING",
+            "variables", "warning", "CUDA_LAUNCH_BLOCKING is set: the CPU waits for every kernel, so every step is"
+            " slower than usual", "unset CUDA_LAUNCH_BLOCKING",
         )  # fmt: skip
     if found.get("CUDA_INJECTION64_PATH"):
         return Check(

@@ -66,4 +66,4 @@ def data(facts: Facts) -> Check:
         )  # fmt: skip
     if not facts.data:
         return Check("data", "unknown", "the file system of the data could not be read")
-    return Check("data", "ok", f"data lies on local disks ({', '.join(sorted({m.kind for m in facts.data}))})")
+    return Check("data", "ok", f"data is on local disks ({', '.join(sorted({m.kind for m in facts.data}))})")

@@ -149,7 +149,7 @@ def read(path: Path, rank: int | None = None) -> Dump:
     if isinstance(document, dict) and entries is None and "pg_config" in document:
         entries = []  # JSON of a rank without calls
     if not isinstance(document, dict) or not isinstance(entries, list):
-        raise UnreadableTrace(f"{path} is no flight recorder dump: it has no entries")
+        raise UnreadableTrace(f"{path} is not a flight recorder dump: it has no entries")
     try:
         return Dump(rank, path, str(document.get("version", "")), _groups(document, entries, looked_at), written_ns)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError) as error:
@@ -171,11 +171,11 @@ def _document(path: Path, data: bytes) -> tuple[Any, int]:
     try:
         return json_without_oldest(data, MOST_ENTRIES), MOST_ENTRIES
     except ValueError:
-        pass  # not as torch writes it: Python's own reader may accept it
+        pass  # not as torch writes it, but Python's own reader may accept it
     try:
         return json.loads(data), MOST_ENTRIES
     except (ValueError, RecursionError):
-        raise UnreadableTrace(f"{path} is damaged or was cut off, or no flight recorder dump") from None
+        raise UnreadableTrace(f"{path} is damaged, was cut off, or is not a flight recorder dump") from None
 
 
 def _groups(document: Mapping[str, Any], entries: list[Any], looked_at: int) -> tuple[GroupState, ...]:

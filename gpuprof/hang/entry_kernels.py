@@ -20,7 +20,7 @@ LETTER_C, LETTER_O, LETTER_A, LETTER_L = b"coal"  # with which `recent.COALESCED
 
 
 def kernel(function: Any) -> Any:
-    """Compiled into those that call it."""
+    """Decorator: the function is compiled and inlined into its callers."""
     return jitted(function, forceinline=True)
 
 
@@ -35,7 +35,8 @@ def little_endian(data, at, count):
 
 @kernel
 def width_of(data, at, widths):
-    """Bytes after the instruction at `at`; -1 if it is none of torch's, or if the data ends in it."""
+    """Bytes after the instruction at `at`; -1 if torch does not write such an instruction, or if the data ends in
+    it."""
     width = np.int64(widths[data[at]])
     if width >= 0:
         return width if at + 1 + width <= len(data) else np.int64(-1)
@@ -88,15 +89,15 @@ def keep_fact(code, value, slot, row, facts, ending):
 
 @kernel
 def entry_end(data, at, row, slots, widths, facts, ending, ends_one):
-    """Reads the entry whose keys begin at `at`: where it ends, -1 where it is not as torch writes it, and whether the
-    text that was defined last ends a coalesced operation."""
+    """Reads the entry whose keys begin at `at`. Returns where it ends (-1 if torch would not have written it so) and
+    whether the last text that was defined ends a coalesced operation."""
     depth, height, slot = 1, 0, 0  # height: of the dict's keys and values on the stack
     code = np.int64(0)
     while depth > 0:
         if at >= len(data):
             return np.int64(-1), ends_one
         code = np.int64(data[at])
-        if code == GET and (depth > 1 or slot == 0) and at + 1 < len(data):  # which half of all instructions are
+        if code == GET and (depth > 1 or slot == 0) and at + 1 < len(data):  # half of all instructions
             if depth == 1:
                 height += 1
                 if height & 1:

@@ -214,7 +214,7 @@ def _is_past(group: Group, rank: int, seq: int) -> bool:
     return state is not None and state.enqueued >= seq
 
 
-# -- what does not fit together
+# -- calls that do not match
 
 
 def _mismatch(group: Group, waiting: Waiting | None) -> Mismatch | None:
@@ -264,7 +264,7 @@ def _of_mismatch(found: Mismatch, waiting: Waiting | None, now: Taken, notes: tu
     return Hang("mismatch", ranks, found.at.get(ranks[0]), waiting, found, now.waited(since), notes)
 
 
-# -- who does not come
+# -- which ranks are missing
 
 
 def _of_missing(
@@ -328,7 +328,7 @@ def _by_life(state: RankState) -> Kind | None:
 
 
 def _first_dead(by_rank: Mapping[int, RankState], ranks: Sequence[int]) -> tuple[int, ...]:
-    """The ranks without those whose error says that another rank had ended before."""
+    """The ranks, except those whose error says that another rank had ended before them."""
     first = [rank for rank in ranks if not _PEER_GONE.search(by_rank[rank].error or "")]
     return tuple(first or ranks)
 
@@ -347,7 +347,7 @@ def _is_streamed(state: RankState, name: str) -> bool:
 
 
 def _without_collectives(by_rank: Mapping[int, RankState], notes: tuple[str, ...]) -> Hang:
-    """The answer if no collective hangs: what single ranks do."""
+    """The answer if no collective hangs: what each rank is doing."""
     for kind in ("dead", "stopped"):
         ranks = _first_dead(by_rank, [rank for rank, state in sorted(by_rank.items()) if state.life == kind])
         if ranks:

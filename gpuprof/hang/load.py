@@ -22,7 +22,7 @@ MOST_TEXT_BYTES: Assumed[Bytes] = 4 << 20
 """Most bytes of a stack file that are read."""
 _TAIL_BYTES: Assumed[Bytes] = 64 << 10
 ANSWER_S: Assumed[Seconds] = 20.0
-"""Seconds that the processes of a run get to write their stacks: for the first dump torch imports its compiler, which
+"""Seconds that the processes of a run have to write their stacks: for its first dump torch imports its compiler, which
 takes seconds. A process that holds the GIL never answers."""
 _PHASES = (("save_ns", "save"), ("evaluation_ns", "evaluation"), ("logging_ns", "logging"))
 
@@ -34,9 +34,7 @@ def states_of(places: Sequence[str], may_ask: bool = True) -> tuple[list[RankSta
     """
     if places and all(place.isdigit() and not Path(place).exists() for place in places):
         if not may_ask:
-            raise GpuprofError(
-                f"{places[0]}: processes are not asked for their stacks here; gpuprof hang PID does that"
-            )
+            raise GpuprofError(f"{places[0]}: processes are not asked for their stacks here; use gpuprof hang PID")
         return states_of_processes([int(place) for place in places]), time.time_ns()
     try:
         named = resolve(places[0] if places else None) if len(places) < 2 else None
@@ -164,9 +162,7 @@ def _files(path: Path) -> list[Path]:
             return sorted(one for one in path.iterdir() if one.is_file() and rank_of(one) is not None)
         if path.is_file():
             return [path]
-        raise GpuprofError(
-            f"{path}: no such file or folder, and no process" if not path.exists() else f"{path} is no file"
-        )
+        raise GpuprofError(f"{path}: no such file, folder or process" if not path.exists() else f"{path} is not a file")
     except (OSError, ValueError) as error:
         raise GpuprofError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 

@@ -47,7 +47,7 @@ def check(pid: int) -> None:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
     except OSError as error:
-        raise GpuprofError(f"process {pid} cannot be looked at ({error.strerror}): it may be another user's") from None
+        raise GpuprofError(f"process {pid} cannot be examined ({error.strerror}): it may be another user's") from None
     if not re.search(r"python", command) and "python" not in _loaded(pid):
         raise GpuprofError(f"process {pid} ({Path(command).name or '?'}) is no Python")
 
@@ -68,7 +68,7 @@ def stack_of(pid: int) -> tuple[Stack | None, str | None]:
     """(a process's Python stack or None, why there is none or None)."""
     tool = spy()
     if tool is None:
-        return None, "its stack is not known: py-spy reads it (pip install py-spy)"
+        return None, "its stack is not known: py-spy can read it (pip install py-spy)"
     try:
         found = subprocess.run(
             [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)],

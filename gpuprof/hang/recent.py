@@ -28,7 +28,7 @@ DEFINES: Convention[Code] = 0
 """Column: whether the entry fills a place of the memo."""
 _LIST = b"X\x07\x00\x00\x00entries"
 LEAST_BYTES: Assumed[Bytes] = 32
-"""Fewest bytes of an entry, which has more than half this number of keys."""
+"""An entry has at least this many bytes: it has more than half that number of keys."""
 _PLACES: Assumed[Entries] = 1 << 16
 """Places of a pickle's memo that are followed; a pickle with more is decoded whole."""
 OTHER, TEXT, LONG = -1, -2, -3
@@ -95,7 +95,7 @@ def _settled(facts: np.ndarray, looked_at: int, kept: int) -> np.ndarray:
     if not ends.any():
         return retired & ~needed
     key = np.stack([number, transfer, facts[:, GROUP]], axis=1)
-    row = np.cumsum(np.concatenate([[0], (key[1:] != key[:-1]).any(axis=1)]))  # one for neighbours of one number
+    row = np.cumsum(np.concatenate([[0], (key[1:] != key[:-1]).any(axis=1)]))  # equal where neighbours are of one call
     last = np.flatnonzero(np.diff(row, append=-1))
     ended = (ends & retired)[last]
     stays = np.zeros(len(last), bool)

@@ -1,1 +1,1 @@
-"""Passes recordings on to other tools and file formats. Pure functions; nothing is decided here."""
+"""Converts recordings for other tools and file formats. Pure functions; nothing is decided here."""

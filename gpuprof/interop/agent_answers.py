@@ -1,4 +1,4 @@
-"""Answers for agents: JSON in pages of rows, of limited size."""
+"""Answers for agents: JSON of limited size, with rows in pages."""
 
 from __future__ import annotations
 

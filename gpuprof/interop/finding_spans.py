@@ -18,7 +18,7 @@ from gpuprof.tracefile.trace import I64, NO_TEXT, OP, U8
 from gpuprof.units import Convention, Points
 
 OURS = "gpuprof"
-"""Key of the group."""
+"""Key of the group of lanes."""
 BUSY_BINS: Convention[Points] = 1000
 """Points of a GPU's utilization over the window."""
 
@@ -82,7 +82,7 @@ def _phases(timeline: Timeline, lanes: Lanes) -> Spans:
 
 
 def _findings(findings: Sequence[Finding], window: tuple[int, int], lanes: Lanes) -> Spans:
-    """Every place that findings name as evidence; a finding without one spans the whole window."""
+    """Every place that findings name as evidence; a finding that names none spans the whole window."""
     low, high = window
     lane = lanes.add(Lane(OURS, "findings"))
     rows = []

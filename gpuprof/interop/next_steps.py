@@ -122,7 +122,7 @@ def _to_try(fix: Fix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[di
         why = "measures the fix before anything is edited; ask the user first"
         return [call("try", why, command=list(command), fixes=fixes, folder=folder or "")]
     if may_run:
-        why = "measures the fix; command is that of the training, which this recording does not say: ask the user"
+        why = "measures the fix; ask the user for the training's command, which this recording does not have"
         return [call("try", why, command=[], fixes=fixes, folder="")]
     settle = BEFORE_COMMAND.join(filter(None, (Patch(fix.name, fix.value).command(), shlex.join(command or ()))))
     return [

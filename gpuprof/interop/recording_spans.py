@@ -129,7 +129,7 @@ def _syncs(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
 
 
 def _other(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
-    """Annotations on GPU tracks go next to their stream; profiler overhead and marks into a separate group."""
+    """Annotations on GPU tracks go next to their stream; profiler overhead and marks get a separate group."""
     other, gpu = trace.other, trace.gpu
     lane_of = np.full(len(trace.threads), -1, np.int64)
     for number in np.unique(other.thread).tolist():

@@ -90,7 +90,7 @@ def _profiles(diagnosis: Diagnosis, frames: _Frames) -> Iterator[Iterator[str]]:
 
 
 def _gpu_stacks(timeline: Timeline, device: int, frames: _Frames) -> tuple[list[list[int]], I64]:
-    """Stacks of ops that end in the kernel, and the ns of each; they sum to the device's kernel time."""
+    """Stacks of ops with the kernel at the end, and the ns of each; they sum to the device's kernel time."""
     trace, rows = timeline.trace, timeline.members
     rows = rows[trace.gpu.device[rows] == device]
     ns = (trace.gpu.end_ns - trace.gpu.start_ns)[rows].clip(0)

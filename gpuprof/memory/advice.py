@@ -1,13 +1,15 @@
-"""What a run's own peak is made of, and what would make it smaller: part of `gpuprof.memory/1`.
+"""What a run's peak consists of, and what would lower it: part of `gpuprof.memory/1`.
 
-Sizes are bytes; of each prediction both ends are given, and what is not known is None.
+Sizes are bytes; predictions have both bounds, and what is not known is None.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from gpuprof.bounds import Signed
+from gpuprof.bounds import Signed, Whole
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +21,11 @@ class PeakPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """An expected value with its lower and upper bound."""
-
-    low: Signed[int]
-    expected: Signed[int]
-    high: Signed[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Moved:
     """Optimizer state that each step moves to the GPU and back."""
 
     bytes: int
-    step_ns: Bounds
-    """An expected value with its lower and upper bound."""
+    step_ns: Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +35,12 @@ class Fits:
     gpu: str
     usable_bytes: int
     """Memory that tensors may use."""
-    batch: Bounds | None
+    batch: Annotated[Range, Whole()] | None
     """Samples of a forward pass; None where the recorded number is not known."""
-    tokens: Bounds | None
+    tokens: Annotated[Range, Whole()] | None
     """Tokens of one sample with the recorded batch; None where that is not known."""
     moved: Moved | None = None
-    """With the largest batch; None: nothing is moved, or it is not known how fast."""
+    """At the largest batch; None: nothing is moved, or its speed is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +49,19 @@ class Remedy:
 
     id: str
     title: str
-    peak_bytes: Bounds | None
+    peak_bytes: Annotated[Range, Whole()] | None
     """None: not known, and `unknown` says why."""
     saved_bytes: Signed[int] | None
-    """Of the peak; negative: it takes more."""
-    step_ns: Bounds | None
+    """By how much the peak is lower; negative: it is higher."""
+    step_ns: Range | None
     """The step with it; None: not known."""
     step_unknown: str | None
-    """Why."""
+    """Why `step_ns` is not known."""
     changes: str | None
     """What it changes about the training; None: nothing but rounding."""
     unknown: str | None
     fits: tuple[Fits, ...]
-    """With it, on the recorded GPU first."""
+    """What fits with it; the recorded GPU first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +72,16 @@ class Advice:
     """As the allocator measured it without the profiler."""
     reserved_bytes: int | None
     static_bytes: int
-    """Of it what is allocated between steps."""
+    """The part of it that stays allocated between steps."""
     owners: tuple[PeakPart, ...]
     """Largest first. They sum to peak_bytes; estimated from sizes of weights and state and from formulas."""
     tokens: int
-    """Of the forward pass that made the peak, padding included."""
+    """Tokens of the forward pass that made the peak, padding included."""
     batch: float | None
     """Samples of a forward pass."""
     now_ns: int | None
     """The mean step."""
     fits: tuple[Fits, ...]
-    """As it is, on the recorded GPU first."""
+    """What fits without any change; the recorded GPU first."""
     remedies: tuple[Remedy, ...]
-    """Those that save most first."""
+    """Largest saving first."""

@@ -135,12 +135,12 @@ def _peak(case: Case, moment: int, lines: int) -> Peak:
 
 
 def _owner_at(case: Case, rows: np.ndarray, moment: int) -> I32:
-    """Owners at a moment: memory that is freed, but may still be used by another stream, is an owner of its own."""
+    """Owners at a moment. Memory that was freed, but may still be used by another stream, has a separate owner."""
     return np.where(case.found.requested[rows] <= moment, AWAITING_FREE, case.owner[rows]).astype(np.int32)
 
 
 def _phase_of(case: Case, rows: np.ndarray) -> I32:
-    """The phase in which each was allocated."""
+    """The phase in which each allocation was made."""
     stack, start = case.found.stack[rows], case.found.start[rows]
     phase = np.where(stack == NO_STACK, 0, case.readings.phase[stack]).astype(np.int32)
     recorded = start >= 0
@@ -211,7 +211,7 @@ def _steps(case: Case) -> HistorySteps | None:
 
 
 def _leaks(case: Case) -> tuple[Leak, ...]:
-    """Growth by line and owner; what the history does not know the line of is left out."""
+    """Growth by line and owner, without memory whose line is not in the history."""
     frames: dict[Frame | None, int] = {}
     group_of_stack = np.array([frames.setdefault(place, len(frames)) for place in case.readings.place], np.int64)
     group = np.where(case.found.stack == NO_STACK, -1, group_of_stack[case.found.stack] * len(OWNERS) + case.owner)
@@ -227,8 +227,8 @@ def _issues(case: Case) -> list[Issue]:
     found, memory, issues = case.found, case.memory, []
     of = f"GPU {memory.device}: "
     if not len(memory.events):
-        message = "the snapshot has no history: the peak is the moment at which it was taken. Call "
-        message += "torch.cuda.memory._record_memory_history() before what is to be seen"
+        message = "the snapshot has no history, so its peak is the moment at which it was taken. Call "
+        message += "torch.cuda.memory._record_memory_history() before what you want to see"
         return [Issue("no_history", "warning", of + message)]
     unknown = int(found.size[(found.stack == NO_STACK) & (found.start == UNRECORDED_START)].sum())
     if unknown >= 2**20:
@@ -240,8 +240,8 @@ def _issues(case: Case) -> list[Issue]:
         message = "the history has no stacks: nothing can be said about owners. Record with context='all'"
         issues.append(Issue("no_stacks", "warning", of + message))
     if case.held is None:
-        issues.append(Issue("no_segments", "info", of + "the snapshot has no segments: what is reserved is not known"))
+        issues.append(Issue("no_segments", "info", of + "the snapshot has no segments: reserved memory is not known"))
     elif int((case.held - case.used).min()) < 0:
-        message = "the history allocates more than the segments hold: the two do not fit together"
+        message = "the history allocates more than the segments hold: the two contradict each other"
         issues.append(Issue("segments_disagree", "warning", of + message))
     return issues

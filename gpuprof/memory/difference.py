@@ -8,10 +8,10 @@ from gpuprof.memory.memory_report import Device, Difference, LineDifference, Mem
 
 
 def with_difference(before: MemoryReport, after: MemoryReport, lines: int) -> MemoryReport:
-    """The report of the second snapshot, with what its peak holds more of than the first one's.
+    """The report of the second snapshot, with the difference of its peak from the first one's.
 
-    Compared is the device with the second snapshot's highest peak; both must have been analysed with all their lines,
-    for a line to be missing in one of them to mean that it holds nothing. lines: how many are kept.
+    The device with the second snapshot's highest peak is compared. Both must have been analysed with all their lines:
+    a line that one of them lacks holds nothing there. lines: how many are kept.
     """
     new = after.devices[0]
     old = next((device for device in before.devices if device.device == new.device), before.devices[0])
@@ -38,7 +38,7 @@ def _cut(device: Device, lines: int) -> Device:
 
 def _owners(old: Device, new: Device) -> tuple[OwnerDifference, ...]:
     held = [{one.owner: one.bytes for one in device.peak.owners} for device in (old, new)]
-    if old.peak.reserved_bytes is None or new.peak.reserved_bytes is None:  # then neither can be compared by it
+    if old.peak.reserved_bytes is None or new.peak.reserved_bytes is None:  # then only allocated bytes can be compared
         for side in held:
             side.pop("unused", None)
     names = dict.fromkeys([*held[1], *held[0]])

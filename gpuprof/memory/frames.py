@@ -52,7 +52,7 @@ def marks(frame: Frame) -> int:
 
 
 def _native(name: str) -> int:
-    """Of a frame of C++."""
+    """Marks of a C++ frame."""
     found = NATIVE | INSIDE
     if "torch::autograd::Engine" in name or "evaluate_function" in name:
         found |= BACKWARD
@@ -84,7 +84,7 @@ def _python(file: str, name: str) -> int:
 
 
 def _of_module(file: str, name: str) -> int:
-    """Of frames that call, build or load modules."""
+    """Marks of frames that call, build or load modules."""
     found = 0
     if file.endswith("torch/nn/modules/module.py"):
         if name in ("_call_impl", "_wrapped_call_impl", "__call__"):
@@ -103,7 +103,7 @@ def _of_module(file: str, name: str) -> int:
 
 
 def _of_training(file: str, name: str) -> int:
-    """Of frames of a backward pass, a recomputation or an optimizer."""
+    """Marks of frames of a backward pass, a recomputation or an optimizer."""
     found = 0
     if file.endswith("torch/utils/checkpoint.py"):
         if name in ("unpack_hook", "recompute_fn", "backward", "recompute"):

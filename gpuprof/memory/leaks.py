@@ -13,13 +13,13 @@ from gpuprof.units import Assumed, Bytes, Share, Steps
 WARM_UP: Assumed[Steps] = 1
 """Boundaries left out at the beginning: the first steps allocate the optimizer's state."""
 FEWEST_BOUNDARIES: Assumed[Steps] = 4
-"""Boundaries that it takes to call a growth a leak."""
+"""Step boundaries needed to call a growth a leak."""
 GROWING_STEPS: Assumed[Share] = 0.8
-"""Share of the steps in which it must have grown."""
+"""Share of the steps in which a leak must have grown."""
 LEAST_BYTES: Assumed[Bytes] = 1024
-"""A smaller growth a step is not reported."""
+"""Smaller growth per step is not reported."""
 MOST_BOUNDARIES: Assumed[Steps] = 512
-"""Of a longer history the last ones are looked at."""
+"""Only this many last boundaries of a history are examined."""
 
 
 @dataclass(frozen=True, slots=True)

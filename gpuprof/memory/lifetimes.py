@@ -36,9 +36,9 @@ class Allocations:
     address: I64
     size: I64
     stack: I32
-    """NO_STACK: allocated before the history, and freed in it."""
+    """Number of its stack; NO_STACK: allocated before the history, and freed in it."""
     start: I64
-    """BEFORE: before the history."""
+    """The event that allocated it; UNRECORDED_START: before the history."""
     requested: I64
     """The event that asked for it to be freed; another stream may use it until `end`."""
     end: I64
@@ -47,7 +47,7 @@ class Allocations:
         return len(self.size)
 
     def live(self, moment: int) -> np.ndarray:
-        """Whether each is in use after the event of this row."""
+        """Mask of the memory in use after the event of this row."""
         return (self.start <= moment) & (moment < self.end)
 
 
@@ -80,7 +80,7 @@ def _of_events(events: Events, blocks: Blocks) -> Allocations:
         completed = np.where(last & np.isin(address[begins], blocks.address[blocks.awaiting]), never, requested)
     # Memory whose first event is that it was freed had been asked for before the history.
     requested = np.where((completed < requested) & ~allocated, UNRECORDED_START, np.minimum(requested, completed))
-    # Freed at once: no event lies between, and no one waited.
+    # Freed at once: there is no event in between, and nothing waited for it.
     requested = np.where((requested != UNRECORDED_START) & (completed == requested + 1), completed, requested)
     return Allocations(
         address=address[begins],
@@ -115,7 +115,7 @@ def _with_blocks(found: Allocations, blocks: Blocks, never: int) -> Allocations:
 
 
 def in_use(found: Allocations, events: int) -> I64:
-    """Bytes in use, events + 1 of them: before the first event and after each."""
+    """Bytes in use, events + 1 numbers: before the first event and after each."""
     change = np.zeros(events + 2, np.int64)
     np.add.at(change, found.start + 1, found.size)
     np.subtract.at(change, found.end + 1, found.size)
@@ -123,7 +123,7 @@ def in_use(found: Allocations, events: int) -> I64:
 
 
 def reserved(memory: DeviceMemory) -> I64 | None:
-    """Bytes that the allocator held, events + 1 of them; None where the snapshot has no segments."""
+    """Bytes that the allocator reserved, events + 1 of them; None if the snapshot has no segments."""
     if memory.reserved_bytes is None:
         return None
     action, size = memory.events.action, memory.events.size

@@ -29,8 +29,8 @@ _ALL_LINES: Convention[Lines] = 1 << 62
 
 
 def load_memory(recording: Given, after: Given = None, lines: int | None = None) -> MemoryReport:
-    """The report of a snapshot, a run, or a trace with memory events, a path or a URL; or of `after` with what its peak
-    holds more of than that of `recording`.
+    """The report of a snapshot, a run, or a trace with memory events, given as a path or a URL; or that of `after`,
+    with the difference of its peak from that of `recording`.
 
     lines: lines of Python to keep (50). Raises UnreadableTrace, one line, for what cannot be read and for several
     ranks.
@@ -64,8 +64,8 @@ def _of_trace(trace: Trace, path: str, lines: int) -> MemoryReport:
 
 
 def memory_file(folder: Path) -> Path | None:
-    """Of a run's folder a snapshot of a failed allocation first, a trace with memory events last; None where there is
-    neither. Raises UnreadableTrace for a folder that cannot be read."""
+    """The memory recording in a run's folder: preferably a snapshot of a failed allocation, else another snapshot, else
+    a trace with memory events; None without any. Raises UnreadableTrace for a folder that cannot be read."""
     try:
         found = [*snapshots_in(folder), *sorted(folder.glob(f"{trace_file(0, 'memory')}*"))]
     except OSError as error:
@@ -90,5 +90,5 @@ def _is_trace(path: Path) -> bool:
 
 def _nothing_in(recording: Recording) -> str:
     if recording.run_folder is None and recording.kind == "ranks":
-        return f"{recording} holds traces of several ranks: name that of one"
+        return f"{recording} holds traces of several ranks: name one of them"
     return f"{recording} holds no memory snapshot: record one with gpuprof trace --memory"

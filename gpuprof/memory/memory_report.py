@@ -24,7 +24,7 @@ class Owner:
     owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     bytes: int
     count: int
-    """Allocations."""
+    """Number of allocations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Peak:
     """The moment at which most was allocated."""
 
     event: Signed[int]
-    """Of the history; -1: before its first event."""
+    """Number of the event in the history; -1: before its first event."""
     seconds: Signed[float] | None
     """Since the first event of the history."""
     step: int | None
-    """Counted from 1 within the history; None where it shows no steps."""
+    """Counted from 1 within the history; None if it shows no steps."""
     phase: Annotated[str, OneOf(of="gpuprof.memory.stacks:PHASES")]
     allocated_bytes: int
     """Requested bytes, before the allocator rounds sizes up."""
@@ -67,11 +67,11 @@ class Peak:
     owners: tuple[Owner, ...]
     """Largest first. They sum to reserved_bytes, or to allocated_bytes where that is not known."""
     phases: tuple[PhaseBytes, ...]
-    """Sum to allocated_bytes."""
+    """They sum to allocated_bytes."""
     lines: tuple[Line, ...]
     """The largest ones."""
     lines_rest_bytes: int
-    """Of all other lines: with `lines` it sums to allocated_bytes."""
+    """All other lines together; with `lines` it sums to allocated_bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Failure:
 
     requested_bytes: int
     device_free_bytes: int | None
-    """What the driver still had."""
+    """Bytes that the driver still had free."""
     allocated_bytes: int
     unused_bytes: int | None
     """What the allocator held unused at that moment."""
@@ -100,7 +100,7 @@ class HistorySteps:
     source: Annotated[str, OneOf(("optimizer", "backward"))]
     """optimizer: a step ends with the optimizer; backward: with a backward pass."""
     count: int
-    """Complete ones."""
+    """Number of complete steps."""
     live_bytes: tuple[int, ...]
     """Allocated where one step ends and the next begins."""
 
@@ -116,9 +116,9 @@ class Leak:
     bytes_per_step: Signed[int]
     """Median of the steps."""
     steps: int
-    """Over which it was watched."""
+    """Steps over which it was watched."""
     bytes: int
-    """Held by it at the last of them."""
+    """What it holds at the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """All of it."""
+    """Memory of all GPUs of a snapshot, a run or a trace."""
 
     source: Source
     """Where it was read from."""
@@ -166,12 +166,12 @@ class MemoryReport:
     """The one with the highest peak first. Empty: neither snapshot nor memory events were recorded."""
     difference: Difference | None = None
     advice: Advice | None = None
-    """Of a run: what its measured peak is made of, and what would make it smaller."""
+    """Of a run: what its measured peak consists of, and what would lower it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerDifference:
-    """What an owner holds more of at the second peak; negative: less."""
+    """How much more an owner holds at the second peak; negative: less."""
 
     owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     before_bytes: int
@@ -181,7 +181,7 @@ class OwnerDifference:
 
 @dataclass(frozen=True, slots=True)
 class LineDifference:
-    """What a line of Python holds more of at the second peak."""
+    """How much more a line of Python holds at the second peak; negative: less."""
 
     owner: Annotated[str, OneOf(of="gpuprof.report.words.memory_words:NAMES")]
     file: str | None
@@ -203,6 +203,6 @@ class Difference:
     after_bytes: int
     bytes: Signed[int]
     owners: tuple[OwnerDifference, ...]
-    """Sum to `bytes`."""
+    """They sum to `bytes`."""
     lines: tuple[LineDifference, ...]
-    """The largest ones, of allocated memory."""
+    """The largest differences of allocated memory."""

@@ -32,11 +32,11 @@ CUBLAS_WORKSPACES: Published[tuple[Bytes, Bytes]] = (33_554_432, 8_519_680)
 """Bytes of torch's default workspace for cuBLAS, one for each handle and stream: 32 MiB on Hopper, else :4096:2:16:8 of
 CUBLAS_WORKSPACE_CONFIG (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 LARGE_BYTES: Assumed[Bytes] = 1 << 20
-"""Bytes from which on equal sizes are treated as the same thing."""
+"""Allocations of at least this many bytes and equal size are treated as the same thing."""
 
 
 def owners(found: Allocations, readings: Readings, passes: Passes, events: Events) -> I32:
-    """Index into OWNERS for each piece of memory. events: the device's, for requests that failed."""
+    """Index into OWNERS for each piece of memory. events: the device's, which include failed requests."""
     known = found.stack != NO_STACK
     owner = np.full(len(found), BEFORE_HISTORY, np.int32)
     owner[known] = readings.owner[found.stack[known]]
@@ -51,7 +51,7 @@ def owners(found: Allocations, readings: Readings, passes: Passes, events: Event
 
 
 def _phase(found: Allocations, readings: Readings, passes: Passes) -> I32:
-    """Of each piece of memory the phase in which it was allocated."""
+    """The phase in which each piece of memory was allocated."""
     phase = np.where(found.stack != NO_STACK, readings.phase[found.stack], 0).astype(np.int32)
     recorded = found.start >= 0
     phase[recorded] = passes.own[found.start[recorded]]
@@ -61,9 +61,10 @@ def _phase(found: Allocations, readings: Readings, passes: Passes) -> I32:
 def _logits_by_size(
     owner: I32, found: Allocations, readings: Readings, phase: I32, known: np.ndarray, events: Events
 ) -> None:
-    """A large output of a linear layer as long as what the loss allocates, or half as long before it is made fp32.
+    """Marks logits: a large output of a linear layer of the size of what the loss allocates, or half of that before it
+    is converted to fp32.
 
-    What the loss asked for in vain counts: often it is the loss for which memory no longer suffices.
+    A failed request of the loss counts too: often it is the loss for which memory no longer suffices.
     """
     in_vain = (events.action == OOM) & (readings.owner[events.stack] == LOGITS)
     asked = np.append(found.size[owner == LOGITS], events.size[in_vain])
@@ -78,7 +79,8 @@ def _logits_by_size(
 
 
 def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> I32:
-    """Memory of a backward that outlives it is a gradient, memory of an optimizer that outlives it is its state."""
+    """Memory of a backward pass that outlives it is a gradient; memory of an optimizer that outlives it is its
+    state."""
     weights = np.unique(found.size[owner == WEIGHTS])
     for which, phases, lasting, passing in (
         (BACKWARD, (BACKWARD, RECOMPUTE), GRADIENTS, BACKWARD_TEMPORARIES),
@@ -103,8 +105,9 @@ def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> 
 
 
 def _libraries(owner: I32, found: Allocations, passes: Passes) -> None:
-    """Workspaces of cuBLAS where no frame of C++ names them: of its size, made once in a pass, and kept over the end of
-    that step to the end of the history. Nothing else of that size may be a weight, whose gradient it could be."""
+    """Workspaces of cuBLAS if no C++ frame names them: of its size, allocated once in a pass, and kept past the end of
+    that step to the end of the history. No other memory of that size may be a weight: it could be the weight's
+    gradient."""
     if not len(passes.boundaries):
         return
     sizes = np.setdiff1d(CUBLAS_WORKSPACES, found.size[np.isin(owner, (WEIGHTS, ADAPTERS))])

@@ -18,7 +18,7 @@ class Passes:
     phase: I32
     """Per event; an event that says nothing is in the phase of the one before."""
     own: I32
-    """Per event, UNKNOWN where it is taken from the one before."""
+    """Per event the phase that it shows itself; UNKNOWN if it is taken from the event before."""
     boundaries: I64
     """Events at which a new step begins."""
     source: str | None
@@ -32,7 +32,7 @@ def find_passes(events: Events, readings: Readings) -> Passes:
     stack = events.stack[allocs]
     own[allocs] = readings.phase[stack]
     if not readings.bare[stack].all():
-        # Autograd's threads run no Python: after a forward, memory without a line is the backward's.
+        # Autograd's threads run no Python: after a forward, memory without a Python line belongs to the backward.
         bare = allocs[readings.bare[stack] & (readings.phase[stack] == UNKNOWN)]
         before = _carried(own)[bare]
         own[bare[np.isin(before, (FORWARD, RECOMPUTE, BACKWARD))]] = BACKWARD
@@ -58,6 +58,6 @@ def _boundaries(phase: I32, last: int) -> I64:
 
 
 def ends_of(phase: I32, which: tuple[int, ...]) -> I64:
-    """Per event the next one of another phase than these; the number of events where none follows."""
+    """For each event, the next event whose phase is none of `which`; the number of events if there is none."""
     rows = np.where(np.isin(phase, which), len(phase), np.arange(len(phase)))
     return np.minimum.accumulate(rows[::-1])[::-1]

@@ -25,7 +25,7 @@ def series(
     held: I64 | None,
     points: int = MOST_POINTS,
 ) -> Series:
-    """What each owner holds over time; of every stretch its first moment, its least and its most."""
+    """What each owner holds over time: of every stretch the first moment, the minimum and the maximum."""
     moments = _moments(used, points)
     times = events.time_us
     timed = len(times) > 0 and not (times == ABSENT_TIME).any()
@@ -41,7 +41,7 @@ def series(
 
 
 def _moments(used: I64, most: int) -> I64:
-    """Rows of `used` to keep: all where there are few."""
+    """Rows of `used` to keep: all if there are at most `most`."""
     if len(used) <= most:
         return np.arange(len(used))
     edges = np.linspace(0, len(used), most // 3 + 1).astype(np.int64)

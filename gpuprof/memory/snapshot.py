@@ -64,9 +64,9 @@ class Events:
     action: I32
     address: I64
     size: I64
-    """Bytes. Of an allocation those that were asked for; of a failed one those that could not be had."""
+    """Bytes that were requested, also if the allocation failed."""
     time_us: I64
-    """ABSENT_TIME where the snapshot does not say."""
+    """Microseconds from a fixed moment; ABSENT_TIME where the snapshot does not say."""
     stack: I32
     device_free: I64
     """Of a failed allocation, the bytes that the driver still had; else 0."""
@@ -81,9 +81,9 @@ class Blocks:
 
     address: I64
     size: I64
-    """Bytes that were asked for."""
+    """Requested bytes."""
     awaiting: np.ndarray
-    """Whether it is freed and another stream may still use it."""
+    """Mask of blocks that were freed and that another stream may still use."""
     stack: I32
 
 
@@ -95,7 +95,7 @@ class DeviceMemory:
     events: Events
     blocks: Blocks
     reserved_bytes: int | None
-    """Of all segments at the end; None where the snapshot has none."""
+    """Bytes of all segments at the end; None if the snapshot has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Snapshot:
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
-    """The snapshot in a file. Raises UnreadableTrace, one line, for what is none."""
+    """The snapshot in a file. Raises UnreadableTrace, one line, if it is not one."""
     place = Path(path)
     data = load(place)
     try:
@@ -120,9 +120,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
             f"{path} is a pickle, but not a memory snapshot: torch.cuda.memory._dump_snapshot writes one"
         ) from None
     if not found.devices:
-        raise UnreadableTrace(
-            f"{path} is a memory snapshot that holds nothing: no device has an event or a segment in it"
-        )
+        raise UnreadableTrace(f"{path} is an empty memory snapshot: no device has an event or a segment in it")
     return found
 
 
@@ -142,8 +140,8 @@ def from_data(data: Any, path: str = "", size: int = 0) -> Snapshot:
         segments.setdefault(int(segment.get("device", 0)), []).append(segment)
     traces = data.get("device_traces", ())
     if max(len(traces), max(segments, default=0)) > _MOST_DEVICES or min(segments, default=0) < 0:
-        raise ValueError("no number of a device")
-    # A list that a small file names many times is as long each time.
+        raise ValueError("not the number of a device")
+        # A small file may refer to one list many times, and each counts in full.
     rows = sum(map(len, traces)) + sum(len(segment["blocks"]) for own in segments.values() for segment in own)
     if size and rows > size:
         raise ValueError("more events than the file has bytes")
@@ -155,7 +153,7 @@ def from_data(data: Any, path: str = "", size: int = 0) -> Snapshot:
         if len(entries) or own:
             reserved = sum(int(segment["total_size"]) for segment in own) if has_segments else None
             if reserved is not None and not 0 <= reserved < _LARGEST_BYTES:
-                raise ValueError("no number of bytes")
+                raise ValueError("not a number of bytes")
             devices.append(DeviceMemory(device, _events(entries, interned), _blocks(own, interned), reserved))
     return Snapshot(path, size, interned.stacks(), tuple(devices))
 
@@ -204,14 +202,15 @@ def _blocks(segments: list[dict[str, Any]], interned: _Interned) -> Blocks:
 
 
 def _text(value: Any) -> str:
-    """A string as it is: to print or to hash lists that hold each other many times may take for ever."""
+    """A string as it is. Raises TypeError for anything else: to print or hash lists that contain each other many times
+    may take forever."""
     if not isinstance(value, str):
         raise TypeError("no text")
     return value
 
 
 class _Interned:
-    """Numbers frames and stacks. Objects are known by their identity first: a pickle shares the frames."""
+    """Numbers frames and stacks. Objects are looked up by identity first, as a pickle shares the frames."""
 
     def __init__(self) -> None:
         self._frame_of_object: dict[int, int] = {}

@@ -37,7 +37,7 @@ class Readings:
     owner: I32
     """Index into OWNERS, or BY_LIFETIME."""
     bare: np.ndarray
-    """Whether it has no frames of Python: autograd's own threads run none."""
+    """Whether it has no Python frames: autograd's own threads run no Python."""
     linear: np.ndarray
     """Whether a linear layer allocated it."""
     place: tuple[Frame | None, ...]
@@ -102,7 +102,7 @@ def _owner(stack: tuple[int, ...], marks: list[int], every: int, phase: int) -> 
 
 
 _BETWEEN = f.CALL | f.LOSS_MODULE | f.INSIDE
-"""Marks of frames that may stand between two of a loss."""
+"""Marks of frames that may come between two frames of a loss."""
 
 
 def _loss_frame(stack: tuple[int, ...], marks: list[int]) -> int | None:
@@ -121,7 +121,7 @@ def _loss_frame(stack: tuple[int, ...], marks: list[int]) -> int | None:
 
 
 def _heads(stacks: Stacks, marks: list[int], phase: I32, owner: I32) -> list[int]:
-    """Stacks of the linear layer whose output the loss takes: called by the very call that also calls the loss."""
+    """Stacks of the linear layer whose output the loss takes: the one called by the same call as the loss."""
     callers: set[tuple[str, str, tuple[int, ...]]] = set()
     for number in np.flatnonzero(owner == LOGITS).tolist():
         stack = stacks.stacks[number]

@@ -1,7 +1,7 @@
-"""Who holds a GPU's memory, from the memory events of a trace of torch.profiler (profile_memory=True).
+"""What holds a GPU's memory, from the memory events of a torch.profiler trace (profile_memory=True).
 
-Such events hold sizes and addresses, but neither stacks nor segments: the phase, the op and the module around each one
-say what it is for, and what was allocated before the recording is one sum.
+Such events have sizes and addresses, but neither stacks nor segments: the phase, the op and the module around each one
+show what it is for, and memory allocated before the recording is one sum.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I32, I64, Trace
 from gpuprof.units import Code, Published
 
 CUDA: Published[Code] = 1
-"""Type of device of a GPU, as torch counts them."""
+"""torch's number for the device type CUDA (c10/core/DeviceType.h)."""
 _PHASES = {
     phases.FORWARD: FORWARD,
     phases.BACKWARD: BACKWARD,
@@ -66,7 +66,7 @@ def analyse_trace(
 ) -> MemoryReport:
     """Peak, owners, steps and leaks of every GPU that a trace has memory events of.
 
-    timeline: of the trace, where it is there already. Raises UnreadableTrace, one line, for a trace without any.
+    timeline: the trace's, if it was built already. Raises UnreadableTrace, one line, for a trace without any.
     """
     events = trace.memory
     usable = _usable(trace)
@@ -118,7 +118,7 @@ def _case(trace: Trace, timeline: Timeline | None, rows: I64, device: int) -> Ca
     memory = DeviceMemory(device, events, Blocks(nothing, nothing, np.empty(0, bool), nothing.astype(np.int32)), None)
     found = allocations(memory)
     total = table.allocated_bytes[rows]
-    # What was allocated before the recording and is not freed in it: the rest of the first event's total.
+    # Memory allocated before the recording and not freed in it: the rest of the first event's total.
     before = int(total[0] - size[0]) - int(found.size[found.start < 0].sum()) if total[0] != ABSENT else 0
     if before > 0:
         unseen = Blocks(
@@ -185,7 +185,7 @@ def _owner(phase: int, name: str) -> int:
 
 
 def _disagreements(trace: Trace, case: Case) -> list[Issue]:
-    """Where the events do not add up to the totals that they carry: some were lost."""
+    """An issue if the events do not add up to the totals that they carry: some were lost."""
     table = trace.memory
     rows = np.flatnonzero((table.device_type == CUDA) & (table.device == case.memory.device))
     rows = rows[(table.address[rows] != ABSENT) & (table.bytes[rows] != ABSENT)]

@@ -29,7 +29,7 @@ def load(path: Path) -> Any:
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:  # a NUL in the name
-        raise UnreadableTrace(f"{str(path)!r} is no name of a file") from None
+        raise UnreadableTrace(f"{str(path)!r} is not a file name") from None
 
 
 def _load(path: Path) -> Any:
@@ -42,7 +42,7 @@ def _load(path: Path) -> Any:
             if head.startswith(magic):
                 raise UnreadableTrace(f"{path} is {what}, not a memory snapshot: {_HOW}")
         if head[:1] != b"\x80":
-            raise UnreadableTrace(f"{path} is no pickle, so not a memory snapshot: {_HOW}")
+            raise UnreadableTrace(f"{path} is not a pickle, so not a memory snapshot: {_HOW}")
         try:
             return plain_pickle.loads(file.read())  # in memory no count can ask for more than there is
         except plain_pickle.NamesAGlobal as error:
@@ -50,6 +50,4 @@ def _load(path: Path) -> Any:
                 f"{path} asks for {error}, which a memory snapshot never does: it was not loaded, do not trust it"
             ) from None
         except plain_pickle.Damaged:
-            raise UnreadableTrace(
-                f"{path} is damaged or was cut off: the snapshot is not whole, dump it again"
-            ) from None
+            raise UnreadableTrace(f"{path} is damaged or was cut off: dump the snapshot again") from None

@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 def call(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Answer:
     """Runs it to its end. Raises NsysError if it cannot be started, or takes longer than `timeout_s` seconds.
-    It runs in its own process group, which is killed as a whole if the program hangs: nsys starts helpers.
+    It runs in its own process group, which is killed as a whole if the program hangs: nsys starts other programs.
     """
     try:
         process = subprocess.Popen(

@@ -31,7 +31,7 @@ def to_sqlite(path: Path, into: Path) -> Path:
     missing.
     """
     if path.suffix not in REPORTS:
-        raise NsysError(f"{path}: is no report of Nsight Systems ({' or '.join(REPORTS)})")
+        raise NsysError(f"{path} is not a report of Nsight Systems ({' or '.join(REPORTS)})")
     if not path.is_file():
         raise NsysError(f"{path}: no such file")
     if os.environ.get(READ_ONLY):
@@ -39,7 +39,7 @@ def to_sqlite(path: Path, into: Path) -> Path:
     try:
         nsys = find()
     except NsysError as error:
-        raise NsysError(f"{path}: to be read, it needs {_maker(path)}: {error}") from None
+        raise NsysError(f"{path}: reading it needs {_maker(path)}: {error}") from None
     try:
         with tempfile.TemporaryDirectory(prefix=".nsys-", dir=into.parent) as folder:
             made = Path(folder) / "export.sqlite"
@@ -59,7 +59,7 @@ def to_sqlite(path: Path, into: Path) -> Path:
 
 
 def export_in(folder: Path, name: str) -> Path:
-    """The export with this name in a folder, made now if there is only a report. Raises NsysError."""
+    """The export with this name in a folder, converted now if there is only a report. Raises NsysError."""
     export = folder / f"{name}.sqlite"
     if export.is_file():
         return export
@@ -70,7 +70,7 @@ def export_in(folder: Path, name: str) -> Path:
 
 
 def _import(nsys: Nsys, path: Path, report: Path) -> Path:
-    """Makes a report of the raw stream, which is left if nsys could not run its importer."""
+    """Makes a report of the raw stream that nsys leaves if it could not run its importer."""
     importer = _importer(nsys)
     if importer is None:
         raise NsysError(
@@ -117,7 +117,7 @@ def _refusal(nsys: Nsys, path: Path, answer: Answer) -> str:
     made_by = _version_in(path)
     if made_by and made_by[: len(nsys.version)] > nsys.version[: len(made_by)]:
         newer = ".".join(map(str, made_by))
-        return f"{path}: was made by Nsight Systems {newer}, which nsys {nsys.version_text} cannot read: install that"
+        return f"{path} was made by Nsight Systems {newer}, which nsys {nsys.version_text} cannot read: install that"
     words = answer.words() or f"exit code {answer.code}"
     hint = ": a newer one is needed" if re.search(r"newer|version", words, re.I) else ""
     return f"{path}: nsys {nsys.version_text} cannot read it{hint} ({words})"

@@ -39,7 +39,7 @@ def profile_command(nsys: Nsys, help_text: str, out: Path, metrics: bool) -> lis
     """
     known = known_options(help_text)
     if "--capture-range" not in known:
-        raise NsysError(f"{nsys.path} ({nsys.version_text}) knows no --capture-range: install a newer Nsight Systems")
+        raise NsysError(f"{nsys.path} ({nsys.version_text}) has no --capture-range: install a newer Nsight Systems")
     flags = [flag for flag in _FLAGS if flag.partition("=")[0] in known]
     if metrics:
         option = _metrics_option(known)

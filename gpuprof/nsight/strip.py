@@ -25,7 +25,8 @@ _FEWEST_VARIABLES: Assumed[Entries] = 3
 
 
 def strip_environment(path: Path) -> None:
-    """Removes all of that from an SQLite export, also from its raw bytes. Raises NsysError."""
+    """Removes environments, command lines and printed text from an SQLite export, also from its raw bytes. Raises
+    NsysError."""
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
             file.execute("PRAGMA secure_delete = ON")

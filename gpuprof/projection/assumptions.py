@@ -9,9 +9,9 @@ from gpuprof.projection.sustained_rates import Reach, reach_of
 from gpuprof.units import Assumed, Share
 
 MOST_UNMODELLED: Assumed[Share] = 0.15
-"""Of the GPU's time; with more than this unmodelled it is worth saying."""
+"""A share of unmodelled GPU time above this is mentioned."""
 MEAN_LONGER: Assumed[Share] = 0.03
-"""By how much the mean step is longer than the usual one where it is worth saying that they differ."""
+"""If the mean step is longer than the usual one by more than this share, the difference is mentioned."""
 
 
 def of_all(projected: ProjectedStep) -> tuple[str, ...]:
@@ -123,7 +123,8 @@ def _layers(projected: ProjectedStep) -> str:
 
 
 def usual_ns(projected: ProjectedStep) -> float | None:
-    """The usual step, where usual steps are compared, since some steps of the recorded training are much longer."""
+    """The usual step, if usual steps are compared because some steps of the recorded training are much longer; else
+    None."""
     mean = projected.subject.step_ns.expected
     usual = min((projected.recorded_ns(reach_of(gpu)) for gpu in projected.question.gpus), default=mean)
     return usual if mean >= (1 + MEAN_LONGER) * usual else None

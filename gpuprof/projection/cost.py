@@ -1,7 +1,7 @@
 """Energy and money of a step.
 
-Power of a board follows from what it does: almost its limit under matmuls, less while memory or latency bind, a sixth
-of it while it waits with its clocks up. Prices age: each has its date and where it is from, and a user's go before.
+A board's power depends on what it does: almost its limit under matmuls, less while bound by memory or latency, a sixth
+of it while it waits with its clocks up. Prices age: each has its date and source, and a user's prices take precedence.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _USABLE_KINDS = ("lowest listed", "on-demand")
 def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float], measured: float = 1.0) -> float | None:
     """Mean board power over a step, W; None without the board's limit, which is never exceeded.
 
-    busy_ns: GPU time by what binds it (compute, memory, latency). measured: power measured of this training over what
-    is estimated of it, on another GPU.
+    busy_ns: GPU time by what limits it (compute, memory, latency). measured: this training's measured power on the
+    recorded GPU over its estimate there.
     """
     if not gpu.tdp_w or step_ns <= 0:
         return None
@@ -63,7 +63,7 @@ def cost(
 
 
 def price_of(gpu: Gpu, own: dict[str, float]) -> Price | None:
-    """A user's price, by the GPU's name, else the lowest that was listed on the latest date; None if none was."""
+    """A user's price, by the GPU's name, else the lowest listed on the latest date; None if there is none."""
     if gpu.name in own:
         return Price(own[gpu.name], "", "given")
     found = [row for row in _listed() if gpu.name == row[0] or gpu.name.startswith(f"{row[0]} ")]
@@ -77,7 +77,7 @@ def price_of(gpu: Gpu, own: dict[str, float]) -> Price | None:
 
 @lru_cache(maxsize=1)
 def _listed() -> tuple[tuple[str, float, str, str], ...]:
-    """(GPU, $ per hour, date, source) of the prices that come with the package, those of doubtful kinds left out."""
+    """(GPU, $ per hour, date, source) of the prices in the package, without those of doubtful kinds."""
     text = (files("gpuprof") / "data" / "prices.csv").read_text(encoding="utf-8")
     return tuple(
         (row["gpu"], float(row["usd_per_hour"]), row["date"], f"{row['provider']}, {row['source']}")

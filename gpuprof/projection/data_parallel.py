@@ -1,7 +1,7 @@
 """Several GPUs of one kind in one machine, each with its own batch: the cost of exchanging gradients.
 
 A ring all-reduce sends 2·(n−1)/n times the gradients' bytes over each GPU's link, in buckets as DDP makes them, while
-the backward pass goes on; what it does not hide, and the last bucket in any case, is waited for.
+the backward pass continues; what it does not hide, and in any case the last bucket, is waited for.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from gpuprof.projection.projection import Scaling
 from gpuprof.units import Bytes, Published
 
 BUCKET_BYTES: Published[Bytes] = 25 * 2**20
-"""DDP's."""
+"""DDP's default bucket size."""
 
 
 def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_bytes: float) -> Scaling:
-    """A step of `gpus` of them whose single step takes `step_ns`, of which backward passes take `backward_ns`."""
+    """A step on `gpus` such GPUs, given the step on one, `step_ns`, and the time of its backward passes,
+    `backward_ns`."""
     rate, link = _link(gpu)
     buckets = max(math.ceil(gradient_bytes / BUCKET_BYTES), 1)
     moved = 2 * (gpus - 1) / gpus * gradient_bytes
@@ -33,7 +34,7 @@ def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_by
 
 
 def _link(gpu: Gpu) -> tuple[float, str]:
-    """(bytes/s of one direction that a ring reaches, the link's name)."""
+    """(bytes/s that a ring reaches in one direction, the link's name)."""
     if gpu.link_bytes_per_s and gpu.link != "none":
         return gpu.link_bytes_per_s / 2 * calibrated.RING_SHARE.value, gpu.link
     host = gpu.host_link_bytes_per_s or 16e9

@@ -1,8 +1,8 @@
-"""Why one GPU beats another, in the order in which reasons are weighed: the host's floor, what batch fits, the host's
+"""Why one GPU beats another, in the order in which reasons are weighed: the CPU's floor, which batch fits, the CPU's
 speed, arithmetic, bandwidth.
 
-The ratio of what the two get done is split into factors by making the slower one like the other, one thing after
-another, and replaying the step each time; so they multiply to the whole.
+The ratio of what the two get done is split into factors: the slower one is made like the other in one respect after
+another, and the step is replayed each time. So the factors multiply to the whole.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gpuprof.units import Assumed, Share
 from gpuprof.value_range import Range
 
 EQUAL_STEPS: Assumed[Share] = 0.03
-"""Two that differ by less are said to be the same."""
+"""Two steps that differ by less than this share are reported as equal."""
 HOST_FLOOR: Assumed[Share] = 0.5
-"""Of a step; a host's floor above it holds back either GPU."""
+"""Share of a step: a CPU floor above it limits either GPU."""
 
 
 def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanation:
@@ -48,8 +48,8 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
         Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth, unit)),
         Reason("rest", rest, "SMs, the link to the CPU, and the rest" + _by(rest)),
     )
-    # What both have in common, such as what the recording leaves open, leaves their ratio as it is; the GPUs' own part
-    # does not.
+    # Uncertainty that both share, such as what the recording leaves open, does not change their ratio; each GPU's own
+    # part does.
     sides = [_away(one) for one in (first, second)]
     away = math.hypot(sides[0], sides[1]) if whole else 0.0
     factor = Range(whole * math.exp(-away), whole, whole * math.exp(away))

@@ -11,11 +11,11 @@ from gpuprof.units import Convention, Names
 
 MOST_NAMED: Convention[Names] = 6
 _VARIANT = re.compile(r"sxm\d*|pcie|nvl|\d+gb|workstation|max|q|server")
-"""Words of a name that tell variants of one model apart."""
+"""Words in a name that distinguish variants of one model."""
 
 
 def gpu_named(text: str) -> Gpu:
-    """The GPU that bears the name, or the only one with all its words: `h100 sxm`, `rtx pro 6000 max-q`.
+    """The GPU with this name, or the only one with all of its words: `h100 sxm`, `rtx pro 6000 max-q`.
 
     Raises GpuprofError, one line with the nearest names, for none or several.
     """
@@ -62,8 +62,8 @@ def variant_note(text: str) -> str | None:
 
 
 def _usual_variant(gpus: list[Gpu]) -> Gpu | None:
-    """Of variants of one model the SXM module with the most memory, as most machines for training hold; where none is
-    a module, the one that the table names first."""
+    """Among variants of one model, the SXM module with the most memory, the usual one in machines for training; if none
+    is an SXM module, the first in the table."""
     if len({_model(gpu) for gpu in gpus}) != 1:
         return None
     modules = [gpu for gpu in gpus if "SXM" in gpu.name]

@@ -43,7 +43,7 @@ from gpuprof.value_range import Range
 
 
 def project(subject: Subject, question: Question) -> Projection:
-    """The recorded step on every GPU that is asked for; the one that gets most done comes first."""
+    """The recorded step on every requested GPU; the one that gets most done comes first."""
     answerable(subject, question)
     projected = ProjectedStep(subject, question)
     found = [on_gpu(projected, gpu) for gpu in question.gpus]
@@ -60,8 +60,8 @@ def project(subject: Subject, question: Question) -> Projection:
 
 
 def answerable(subject: Subject, question: Question) -> None:
-    """Raises GpuprofError, one line, where the recording lacks what a part of the question is about: reported as if
-    it had not been asked it would look like an answer."""
+    """Raises GpuprofError, one line, if the recording lacks what a part of the question is about: ignoring that part
+    would look like an answer."""
     lacks = (
         ("batch", question.batch, subject.pass_samples, "how many samples a forward pass has is not known"),
         ("tokens of a sample", question.sample_tokens, subject.pass_samples and subject.pass_tokens,
@@ -127,7 +127,8 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
 
 
 def batch_share(projected: ProjectedStep, memory: MemoryFit | None) -> float:
-    """As large a half, quarter … of the batch as fits; all of it where that is not known, or nothing fits."""
+    """The largest of the batch, a half, a quarter … of it that fits; all of it if that is not known, or if nothing
+    fits."""
     use, tokens = projected.usage(), projected.peak_tokens
     if memory is None or use is None or tokens is None or projected.question.whole_batch:
         return 1.0
@@ -135,12 +136,12 @@ def batch_share(projected: ProjectedStep, memory: MemoryFit | None) -> float:
 
 
 def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Range, Range]:
-    """The step there, ns, and the recorded one over it, each with its 80 % interval.
+    """The step there, ns, and the recorded step divided by it, each with its 80 % interval.
 
-    Of each thing that is not sure both ends are replayed, the others as likely. What the recording leaves open of the
-    CPU's own time changes both steps, and their ratio only as far as it does not change them alike; how well the mean
-    step was timed cancels, since both are means or both are usual steps. What is only there does not cancel: how
-    kernels and rates differ between the GPUs, another machine's CPU, another batch or model, and the noise between
+    Each uncertain assumption is replayed at both of its ends, with all others at their likeliest value. The uncertainty
+    of the CPU's own time changes both steps, and their ratio only as far as it changes them differently. The precision
+    of the timed mean step cancels, since both are means, or both usual steps. What applies only there does not cancel:
+    how kernels and rates differ between the GPUs, another machine's CPU, another batch or model, and the noise between
     processes.
     """
     question, subject = projected.question, projected.subject
@@ -179,7 +180,7 @@ def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Ran
 
 
 def _rate_ends(projected: ProjectedStep, there: Reach, share: float) -> list[float]:
-    """The step where the GPU sustains more, or less, than it is taken to: arithmetic and memory apart."""
+    """The step if the GPU sustains more, or less, than assumed: separately for arithmetic and for memory."""
     found = []
     for sign in (1, -1):
         by = math.exp(sign * math.log(there.half_spread))

@@ -1,4 +1,4 @@
-"""The recorded step elsewhere: one graph made of the recorded one by changes that are each a file of this floor."""
+"""The recorded step on another GPU: a graph made from the recorded one by the changes in `changes`, one per file."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to look at it: what is treated as the likeliest, or one assumption at one end of its range."""
+    """One set of assumptions: all at their likeliest, or one of them at one end of its range."""
 
     graph: str = "graph"
-    """graph | quicker | slower: of the subject."""
+    """Which of the subject's graphs: graph | quicker | slower."""
     kernels: str = "factor"
-    """factor | low | high: for kernels whose work is not known, or only guessed."""
+    """Which factor for kernels whose work is unknown or guessed: factor | low | high."""
     of_a_round: float = batch_calibrated.ROUND.rising[1]
-    """Of the host's time for a sample that goes through attention by itself."""
+    """CPU time of one more sample that goes through attention by itself, over that of a recorded one."""
     host: float = 1.0
     device: float = 1.0
-    """Times the host factor, and times the GPU's work."""
+    """Factors on the host factor, and on the GPU's work."""
     grows: float = 1.0
     """Exponent of the kernels' growth with the batch."""
     deeper: float = 1.0
-    """Times what is added for layers and experts that were not recorded."""
+    """Factor on what is added for layers and experts that were not recorded."""
 
 
 LIKELIEST = Variant()
@@ -73,13 +73,13 @@ class ProjectedStep:
 
     @cached_property
     def repeated(self) -> F64:
-        """Per node how many times as often the model that is asked for does it."""
+        """For each node, how many times as often the requested model executes it."""
         s = self.subject
         return times(s.graph, s.layers, self.deeper, s.expert_nodes, self.wider, self.trained)
 
     @cached_property
     def rounds(self) -> I64:
-        """Per node the rounds of the loop over samples that it is in."""
+        """For each node, the rounds of the loop over samples that it is in."""
         return rounds_of(self.subject.graph)
 
     @property
@@ -88,7 +88,7 @@ class ProjectedStep:
         return self.deeper * (1 + self.subject.expert_adapters * (self.wider - 1))
 
     def factor(self, share: float) -> float:
-        """Tokens of a step over the recorded ones, with a `share` of the batch that is asked for."""
+        """Tokens of a step over the recorded ones, with a `share` of the requested batch."""
         return self.batch_factor * self.longer * share
 
     def work(self, share: float) -> tuple[float | None, float | None]:
@@ -106,9 +106,9 @@ class ProjectedStep:
 
     @property
     def peak_tokens(self) -> float | None:
-        """Tokens of the largest forward pass with the whole batch that is asked for, padding included.
+        """Tokens of the largest forward pass with the whole requested batch, padding included.
 
-        Passes differ as the recorded ones do; but samples whose tokens are given are all taken to have that number.
+        Passes differ as the recorded ones do; but if the tokens of a sample are given, all samples have that number.
         """
         s = self.subject
         if self.question.sample_tokens is None and s.memory is not None:
@@ -125,9 +125,9 @@ class ProjectedStep:
         return self._grown[share]
 
     def scaled(self, there: Reach, share: float) -> Scaled:
-        """What each of them takes there over here, with that share of the batch."""
+        """Time of each GPU event there over here, with that share of the batch."""
         key = (id(there), share)
-        if key not in self._scaled:  # the rates are kept with it, so that no other takes their id
+        if key not in self._scaled:  # keeps the rates alive, so that no other object gets their id
             s = self.subject
             found = scaled_kernels(s.graph.timeline, s.roofline, self.here, there, self.grown(share))
             self._scaled[key] = (there, found)
@@ -149,15 +149,15 @@ class ProjectedStep:
         return graph
 
     def mean(self, share: float, there: Reach) -> MeanStep:
-        """How the mean step follows from a graph there: workers take as much longer as their batches are larger."""
+        """How the mean step follows from a graph there: the time of workers scales with the batch."""
         mean, samples = self._known_mean(there), self.batch_factor * share
         if mean.loader is None or samples == 1:
             return mean
         return replace(mean, loader=replace(mean.loader, batch_ns=mean.loader.batch_ns * samples))
 
     def recorded_ns(self, there: Reach, graph: str = "graph") -> float:
-        """The recorded step that the one there is compared with, ns: a usual one if that is. `graph`: as of a
-        Variant."""
+        """The recorded step that the one there is compared with, ns: the usual one if that one is. `graph`: see
+        `Variant.graph`."""
         mean = self._known_mean(there)
         key = (mean is self.subject.mean, graph)
         if key not in self._recorded:
@@ -177,7 +177,7 @@ class ProjectedStep:
         return self.mean(share, there).of(self.graph(there, share, variant), faster=host)
 
     def bound(self, there: Reach, share: float) -> U8:
-        """Per GPU event what limits it there; on the recorded GPU what the diagnosis says where its work is not
+        """For each GPU event, what limits it there; on the recorded GPU, what the diagnosis says if its work is not
         known."""
         found = self.scaled(there, share).bound
         if there.gpu != self.subject.gpu:
@@ -185,7 +185,7 @@ class ProjectedStep:
         return np.where(found == NO_BOUND, self.subject.bound, found)
 
     def busy_ns(self, graph: Graph, there: Reach, share: float) -> dict[str, float]:
-        """GPU time of a step by what binds it."""
+        """GPU time of a step by what limits it."""
         bound = self.scaled(there, share).bound
         gpu = np.flatnonzero(graph.on_gpu)
         code = bound[graph.gpu_row[gpu]]
@@ -199,8 +199,8 @@ def _ratio(wanted: float | None, recorded: float | None) -> float:
 
 
 def combined(step_ns: float, others_ns: list[float], *always: float) -> tuple[float, float]:
-    """(low, high) around a step, from what it is at the ends of single assumptions, which are independent of each
-    other; `always` are spreads that hold for both sides."""
+    """(low, high) of a step, from its times at the ends of single assumptions, which are independent of each other;
+    `always`: spreads that apply to both sides."""
     fixed = [math.log(spread) ** 2 for spread in always]
     low = math.sqrt(sum([*(math.log(step_ns / min(ns, step_ns)) ** 2 for ns in others_ns if ns > 0), *fixed]))
     high = math.sqrt(sum([*(math.log(max(ns, step_ns) / step_ns) ** 2 for ns in others_ns if ns > 0), *fixed]))

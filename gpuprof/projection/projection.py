@@ -1,6 +1,5 @@
-"""The Projection: what the recorded step would be on other GPUs; `json` writes it as `gpuprof.projection/1`.
-
-None means "cannot be known from this recording", never zero. Intervals are meant: eight of ten lie inside.
+"""The Projection: what the recorded step would be on other GPUs; written as `gpuprof.projection/1`.
+None means "cannot be known from this recording", never zero. Intervals are 80 % intervals.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ DOCUMENT = documents.Kind(SCHEMA, whole_ns=True)
 
 @dataclass(frozen=True, slots=True)
 class ProjectedWork:
-    """What one step goes through on one GPU."""
+    """The work of one step on one GPU."""
 
     samples: float | None
     tokens: float | None
@@ -29,7 +28,7 @@ class ProjectedWork:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """The step that everything is projected from: unprofiled, on the GPU and the host that it was recorded on."""
+    """The step that everything is projected from: unprofiled, on the GPU and CPU that it was recorded on."""
 
     path: str
     gpu: str
@@ -43,9 +42,9 @@ class RecordedStep:
     layers: int | None
     experts: int | None
     unmodelled_share: float
-    """Of the GPU's time, kernels whose FLOPs and bytes are not known."""
+    """Share of the GPU's time in kernels whose FLOPs and bytes are not known."""
     usual_ns: float | None = None
-    """The usual step, where usual steps are what is compared; None where the mean ones are."""
+    """The usual step, if usual steps are compared; None if mean steps are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Asked:
     """Samples of a step; None: as recorded."""
     sample_tokens: float | None
     host_factor: float
-    """Host time there over host time here: 0.5 is a host twice as fast."""
+    """CPU time there over CPU time here: 0.5 is a CPU twice as fast."""
     host_source: Annotated[str, OneOf(("assumed", "given", "measured"))]
     """assumed | given | measured."""
     layers: int | None
@@ -67,15 +66,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a GPU is taken to sustain."""
+    """The rates that a GPU is assumed to sustain."""
 
     half_flops: float
-    """FLOP/s of matmuls in the half-precision format that it trains in."""
+    """FLOP/s of matmuls in its half-precision training format."""
     half_source: Annotated[str, OneOf(("measured", "table", "power", "stated"))]
     """measured: on this machine; table: on such a GPU elsewhere; power: by the model of its power limit;
     stated: the usual share of the datasheet's."""
     half_spread: float
-    """Eight of ten lie within this many times more or less."""
+    """The 80 % interval: within this factor either way."""
     memory_bytes_per_s: float
     memory_source: Annotated[str, OneOf(of="gpuprof.projection.sustained_rates:BANDWIDTH_SPREAD")]
     """measured | table | stated."""
@@ -84,12 +83,12 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class FitWith:
-    """What fits with one change of the training, by the footprint that `gpuprof memory` uses."""
+    """What fits with one change of the training, from the footprint that `gpuprof memory` uses."""
 
     fix: str
     title: str
     fits: bool
-    """The batch that is asked for."""
+    """Whether the requested batch fits."""
     largest_batch: int | None
     largest_batch_low: int | None
     largest_batch_high: int | None
@@ -102,17 +101,17 @@ class MemoryFit:
     usable_bytes: int
     """What an allocator may hand out: less what the driver, CUDA's context and fragmentation take."""
     static_bytes: int
-    """Weights, adapters and optimizer state: there whatever the batch."""
+    """Weights, adapters and optimizer state, which do not depend on the batch."""
     activation_bytes: int
-    """At the peak of a step of the batch asked for, above what stays: activations and gradients."""
+    """Activations and gradients: the peak of a step with the requested batch, above what stays."""
     fits: bool
     largest_batch: int | None
-    """In samples; None where a sample is not known."""
+    """In samples; None if the samples of a pass are not known."""
     largest_batch_low: int | None
-    """The same if activations grow as much as they may; likewise `largest_batch_high`, if as little."""
+    """The same if activations grow as much as they may; `largest_batch_high`: as little as they may."""
     largest_batch_high: int | None
     with_fixes: tuple[FitWith, ...] = ()
-    """The changes that the recording offers; none of another model or other lengths than the recorded ones."""
+    """The changes that the recording offers; empty for another model or other lengths than the recorded ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +123,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Money and energy; energy is the GPU's board alone. `per_epoch` is of the samples asked for."""
+    """Money and energy; energy is that of the GPU's board alone. `per_epoch` is for the requested samples."""
 
     power_w: float | None
-    """Mean over a step."""
+    """Mean power over a step, W."""
     kwh_per_million_tokens: float | None
     kwh_per_epoch: float | None
     price: Price | None
@@ -137,21 +136,21 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Several such GPUs, each with a batch of its own (data parallel)."""
+    """Several such GPUs, each with its own batch (data parallel)."""
 
     gpus: int
     step_ns: float
     collective_ns: float
-    """Exchanging the gradients, whether it is hidden or not."""
+    """Time of exchanging the gradients, hidden or not."""
     exposed_ns: float
     efficiency: float
-    """Work per time and GPU over that of one."""
+    """Work per time and GPU, over that of a single GPU."""
     link: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """The same step with another host."""
+    """The same step with another CPU (host)."""
 
     host_factor: float
     step_ns: float
@@ -164,31 +163,32 @@ class OnGpu:
     gpu: str
     architecture: str
     confidence: str
-    """Of the table's figures: A, B, C, or user."""
+    """Confidence in the table's figures: A, B, C, or user."""
     rates: Rates
     batch: float | None
-    """Samples of the step that is described here: what was asked for, or as large a half, quarter … of it as fits."""
+    """Samples of the step that is described here: the requested batch, or the largest half, quarter … of it that
+    fits."""
     batch_share: float
-    """Of what was asked for; 1 where it fits or is not known to fit."""
+    """Share of the requested batch; 1 if it fits or that is not known."""
     work: ProjectedWork
     step_ns: Range
     speedup: Range
-    """Work per time over the recorded one's; of usual steps where `step_ns` is one, of mean steps where it is that."""
+    """Work per time over that of the recorded step; both are usual steps if `step_ns` is one, else both are means."""
     busy_ns: float
     host_floor_ns: float
     """The step if the GPU took no time at all."""
     bound: Bound | None
-    """As of a diagnosis; None where what most kernels are limited by is not known."""
+    """As in a diagnosis; None if the limit of most kernels is not known."""
     sensitivities: dict[Words, float]
     samples_per_hour: float | None
     tokens_per_hour: float | None
     host_steps: tuple[HostStep, ...]
     memory: MemoryFit | None
-    """None where the recording does not say what memory it used."""
+    """None if the recording does not show how much memory was used."""
     cost: Cost
     scaling: tuple[Scaling, ...]
     assumptions: tuple[str, ...]
-    """What only holds for this GPU."""
+    """Assumptions that hold only for this GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,8 @@ class Reason:
     id: Annotated[str, OneOf(("host_floor", "capacity", "host_speed", "compute", "bandwidth", "rest"))]
     """host_floor | capacity | host_speed | compute | bandwidth | rest."""
     factor: float | None
-    """Work per time of the first over the second by this reason alone, those before it made equal; None: no factor."""
+    """Work per time of the first over that of the second due to this reason alone, after the reasons before it were
+    made equal; None: no factor."""
     text: str
 
 
@@ -207,14 +208,14 @@ class Explanation:
     first: str
     second: str
     factor: Range
-    """Work per time of the first over the second."""
+    """Work per time of the first over that of the second."""
     summary: str
     reasons: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The recorded step on the GPUs that were asked for, best first."""
+    """The recorded step on the requested GPUs, best first."""
 
     summary: str
     recorded: RecordedStep
@@ -222,6 +223,6 @@ class Projection:
     gpus: tuple[OnGpu, ...]
     explanation: Explanation | None
     assumptions: tuple[str, ...]
-    """What all of it rests on, in sentences."""
+    """Assumptions of the whole projection, in sentences."""
     unit: Unit = STEP
     """What the recorded step is called: an iteration, a request or a token of inference."""

@@ -1,4 +1,4 @@
-"""Checks a user's question: every mistake gives one line that says what would be right."""
+"""Checks a user's question: every mistake gives one line that says what is valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_RANKS: Convention[Ranks] = 1024
 class Question:
     """The GPUs, and the options of a projection by the names that `gpuprof.project` takes; None: as recorded.
 
-    Raises GpuprofError for a number that cannot be.
+    Raises GpuprofError for an invalid number.
     """
 
     gpus: tuple[Gpu, ...]
@@ -29,22 +29,22 @@ class Question:
     sample_tokens: float | None = None
     """Mean tokens of a sample, padding included."""
     host_factor: float | None = None
-    """Host time there over host time here; None: 1."""
+    """CPU time there over CPU time here; None: 1."""
     host_measured: bool = False
-    """Whether `host_factor` was measured on both hosts."""
+    """Whether `host_factor` was measured on both machines."""
     layers: int | None = None
-    """Of the whole model, where fewer were recorded; likewise `experts`."""
+    """Layers of the whole model, if fewer were recorded; likewise `experts`."""
     experts: int | None = None
     ranks: tuple[int, ...] = ()
-    """Counts of GPUs to project to as well, each GPU with a batch of its own."""
+    """Numbers of GPUs to project to in addition, each GPU with its own batch."""
     prices: dict[str, float] = field(default_factory=dict)
-    """Dollars per hour by the full name of a GPU, before those that come with gpuprof."""
+    """Dollars per hour by the full name of a GPU; they take precedence over gpuprof's."""
     epoch_samples: int | None = None
     """Samples of an epoch."""
     explain: tuple[Gpu, Gpu] | None = None
-    """Say in words why the first beats the second."""
+    """Two GPUs: explain in words why the first beats the second."""
     whole_batch: bool = False
-    """Take the batch as asked for, even where it does not fit."""
+    """Keep the requested batch even if it does not fit."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -55,7 +55,7 @@ class Question:
                 raise GpuprofError(f"{name}: {value:g} is less than 1")
         if self.host_factor is not None and not FACTOR_LIMITS[0] <= self.host_factor <= FACTOR_LIMITS[1]:
             raise GpuprofError(
-                "a host factor is host time there over host time here, between "
+                "a host factor is CPU time there over CPU time here, between "
                 f"{FACTOR_LIMITS[0]:g} and {FACTOR_LIMITS[1]:g}; {self.host_factor:g} is not"
             )
         for count in self.ranks:
@@ -73,9 +73,9 @@ OPTIONS = tuple(option.name for option in fields(Question) if option.name != "gp
 
 
 def question(to: Sequence[str], **options: Any) -> Question:
-    """The question in the words of `gpuprof.project`: GPUs in `to`, `prices` and `explain` by any name that is clear.
+    """The question in the words of `gpuprof.project`: GPUs in `to`, `prices` and `explain` by any unambiguous name.
 
-    An option that is None is as if it were left out. Raises GpuprofError, and TypeError for an option that does not
+    An option that is None counts as left out. Raises GpuprofError, and TypeError for an option that does not
     exist.
     """
     for name in options:
@@ -100,7 +100,7 @@ def _named(prices: Mapping[str, float]) -> dict[str, float]:
     own = {}
     for name, usd in prices.items():
         if not (math.isfinite(usd) and usd >= 0):
-            raise GpuprofError(f"a price of {usd:g} $ an hour for {name} is none")
+            raise GpuprofError(f"{usd:g} $ an hour is not a valid price for {name}")
         own[gpu_named(name).name] = float(usd)
     return own
 

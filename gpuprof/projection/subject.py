@@ -21,49 +21,49 @@ from gpuprof.value_range import Range
 
 @dataclass(frozen=True)
 class Subject:
-    """One recording, the profiler's cost taken out."""
+    """One recording, without the profiler's cost."""
 
     path: str
     gpu: Gpu
     device_name: str | None
     memory_bytes: int | None
-    """Of the recorded GPU, as its driver reports it."""
+    """Memory of the recorded GPU, as its driver reports it."""
     graph: Graph
     quicker: Graph
     slower: Graph
     """The graphs at the ends of the CPU time's interval."""
     step_ns: Range
-    """The mean step, as the diagnosis has it."""
+    """The mean step, as in the diagnosis."""
     mean: MeanStep
     """How the mean step follows from a graph."""
     bound: U8
-    """Per GPU event what limits it on the recorded GPU, as the diagnosis has it."""
+    """For each GPU event, what limits it on the recorded GPU, as in the diagnosis."""
     roofline: Roofline
     samples: float | None
-    """Of a step."""
+    """Samples of a step."""
     tokens: float | None
-    """Of a step, padding included."""
+    """Tokens of a step, padding included."""
     micro_steps: float = 1.0
     layers: Layers | None = None
     expert_nodes: Mask | None = None
-    """Loops over experts."""
+    """Mask of the nodes in loops over experts."""
     experts: int | None = None
     experts_active: int | None = None
     expert_adapters: float = 0.0
-    """Of the trained parameters those on experts, as a share."""
+    """Share of the trained parameters that belong to experts."""
     memory: RecordedMemory | None = None
     memory_fixes: tuple[MemoryFix, ...] = ()
-    """What its findings offer to save memory."""
+    """Changes from its findings that save memory."""
     world_size: int = 1
     """Number of GPUs of the recorded training."""
     trained_bytes: float | None = None
-    """Of the gradients that ranks exchange."""
+    """Bytes of the gradients that ranks exchange."""
     power_ratio: float = 1.0
-    """Measured power of the recorded GPU over what the model of power says of it; 1 where it was not measured."""
+    """Measured power of the recorded GPU over its modelled power; 1 if it was not measured."""
     unit: Unit = STEP
-    """What a step of it is called."""
+    """What a step is called."""
     notes: tuple[str, ...] = ()
-    """What about the recording makes its projection less sure."""
+    """What makes projections from this recording less certain."""
 
     @property
     def pass_tokens(self) -> float | None:

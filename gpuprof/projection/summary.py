@@ -7,11 +7,11 @@ from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.units import Assumed, Ratio
 
 TIED_GPUS: Assumed[Ratio] = 1.05
-"""GPUs that differ by less than this share count as equal."""
+"""GPUs that differ by less than this factor count as equal."""
 
 
 def summarize(gpus: list[OnGpu], unit: Unit = STEP) -> str:
-    """What someone who reads one line wants to know; `gpus`: best first."""
+    """The summary for someone who reads a single line; `gpus`: best first."""
     if not gpus:
         return ""
     best, worst = gpus[0], gpus[-1]

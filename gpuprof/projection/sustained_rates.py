@@ -1,16 +1,16 @@
-"""What GPUs sustain: measured where someone did, else what their power limit lets through, else the usual share of the
+"""The rates that GPUs sustain: measured if possible, else what their power limit allows, else the usual share of the
 stated rate.
 
-The rate on a datasheet is that of the boost clock. Under a matmul most boards reach their power limit first and lower
-the clock until they keep it. Power of a chip that switches is C·V²·f; near the top of its range the voltage scales with
-the clock, so P = c·n·f³, where n is the FLOPs of a clock and c depends on how the chip is made. With a fixed share of
-the limit P for all else (memory, leakage) the rate n·f is then
+The rate on a datasheet is that of the boost clock. Under a matmul most boards reach their power limit first, and lower
+the clock to stay within it. Switching power is C·V²·f; near the top of the range the voltage scales with the clock, so
+P = c·n·f³, where n is the number of FLOPs per clock and c depends on the manufacturing process. With a fixed share of
+the limit P for everything else (memory, leakage) the rate n·f is then
 
     k · n^(2/3) · P^(1/3)
 
-with one k for each family of processes, which are those of the four ceilings that were measured with care: A100 (7 nm),
-H100, H200 and B200 (4 nm); older chips have that of V100. No other GPU and no training is part of it, and the rate is
-never above the one that is stated. What this gives for other GPUs that were measured is in docs/gpus.md.
+with one k per family of processes, from the four ceilings that were measured carefully: A100 (7 nm), H100, H200 and
+B200 (4 nm); older chips have the k of V100. No other GPU and no training went into it, and the rate is never above the
+stated one. docs/gpus.md compares the result with other GPUs that were measured.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ FAMILIES = {
     "Volta": "12 nm", "Turing": "12 nm", "Ampere": "7 nm", "Ada": "4 nm", "Hopper": "4 nm", "Blackwell": "4 nm",
     "Blackwell Ultra": "4 nm",
 }  # fmt: skip
-"""Architecture → process that it is made in. Ampere's smaller chips are made in 8 nm, which is treated as the same."""
+"""Architecture → its manufacturing process. Ampere's smaller chips are made in 8 nm, which is treated as the same."""
 
 POWER_CONSTANT = {
     "12 nm": calibrated.POWER_12_NM.value,
     "7 nm": calibrated.POWER_7_NM.value,
     "4 nm": calibrated.POWER_4_NM.value,
 }
-"""k, FLOP/s for n in FLOPs a clock and P in watts."""
+"""k, for FLOP/s with n in FLOPs per clock and P in watts."""
 
 BANDWIDTH_SPREAD: Assumed[dict[str, Ratio]] = {"measured": 1.02, "table": 1.03, "stated": 1.06}
 CONFIDENCE_SPREAD: Assumed[dict[str, Ratio]] = {"A": 1.0, "B": 1.03, "C": 1.15}
-"""On top of it: how sure the stated figures are."""
+"""Additional spread by confidence in the stated figures."""
 _NEAREST = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp32",), "fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16"),
             "fp4": ("fp8", "bf16", "fp16"), "fp64": ("fp32",)}  # fmt: skip
-"""What a format is computed in where a GPU has no rate for it; bf16 is computed in fp32 where there is none."""
+"""Format → formats that it is computed in if a GPU has no rate for it; without any, bf16 is computed in fp32."""
 _EMULATED = {"bf16": ("fp32",)}
 
 
@@ -82,8 +82,8 @@ class Reach:
 
 
 def power_limited_flops(gpu: Gpu) -> float | None:
-    """Half-precision FLOP/s that the board's power limit lets through, at most the stated ones; None where the table
-    does not hold enough."""
+    """Half-precision FLOP/s that the board's power limit allows, at most the stated ones; None if the table lacks the
+    figures."""
     half, family = gpu.half_flops, FAMILIES.get(gpu.architecture)
     if not half or not gpu.tdp_w or not gpu.boost_mhz or family is None:
         return None
@@ -92,10 +92,10 @@ def power_limited_flops(gpu: Gpu) -> float | None:
 
 
 def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
-    """What a GPU sustains: measured on this machine, else on such a GPU, else by its power limit, else the usual share
-    of what is stated.
+    """What a GPU sustains: measured on this machine, else on such a GPU, else from its power limit, else the usual
+    share of the stated rate.
 
-    Other formats on tensor cores are held back as the half-precision one is; fp32 without them is not.
+    Other tensor-core formats are limited like the half-precision one; fp32 without tensor cores is not.
     """
     stated = gpu.half_flops or 0.0
     modelled = power_limited_flops(gpu)
@@ -130,5 +130,5 @@ def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
 
 
 def reach_of(gpu: Gpu) -> Reach:
-    """The same with what was measured and saved on this machine."""
+    """`reach` with the measurement that was saved on this machine, if there is one."""
     return reach(gpu, measurement_of(gpu))

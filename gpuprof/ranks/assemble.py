@@ -1,4 +1,4 @@
-"""Joins the digests of all ranks to one job: its rows in replay order, and which rows belong to one collective."""
+"""Joins the digests of all ranks into one job: its rows in replay order, and which rows belong to one collective."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _filled(digests: Sequence[Digest], kept: Sequence[Ints], shift: Ints, low: i
 
 
 def _pace_differences(digests: Sequence[Digest]) -> Floats:
-    """For each rank the share of the removed profiler cost that is excessive at the job's CPU pace."""
+    """For each rank, the share of the removed profiler cost that is too much at the job's CPU pace."""
     paces = np.array([one.host_pace for one in digests])
     usual = float(np.median(paces))
     believed = (paces >= usual / MOST_PACE_SPREAD) & (paces <= usual * MOST_PACE_SPREAD)
@@ -199,7 +199,7 @@ class _Known:
     """What is known of each row, rank by rank."""
 
     instance: Ints
-    """Unmatched rows are instances by themselves."""
+    """Index of its instance; an unmatched row is an instance by itself."""
     complete: Mask
     """Whether all members are present."""
     transfer_ns: Floats

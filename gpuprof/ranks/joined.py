@@ -1,4 +1,4 @@
-"""Joins the digests of all ranks to one job: their clocks, and what each rank exchanges with the others."""
+"""Joins the digests of all ranks into one job: their clocks, and what each rank exchanges with the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's work in a step by resource, phase and op, by which a slow rank is compared with the others."""
+"""A rank's work in a step by resource, phase and op, so that a slow rank can be compared with the others."""
 
 from __future__ import annotations
 

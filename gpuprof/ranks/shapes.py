@@ -15,7 +15,7 @@ from gpuprof.timeline.collectives.point_to_point import is_exchange, p2p_pair
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Keys: rows (or labels) with the same key do the same work on different ranks and in different steps."""
+    """Keys: rows (or labels) with the same key do the same work, on different ranks and in different steps."""
 
     of_rank: Ints
     """[ranks] Class of ranks whose usual step has the same collectives."""

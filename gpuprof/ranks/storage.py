@@ -52,7 +52,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             head: dict[str, Any] = json.loads(bytes(file["head"]))
             if head.get("format") != FORMAT:
-                raise UnreadableTrace(f"{name} is no digest of a rank: give the recording, or delete the file")
+                raise UnreadableTrace(f"{name} is not a digest of a rank: give the recording, or delete the file")
             if head["version"] != FORMAT_VERSION or (key is not None and head["key"] != key):
                 return None
             tables: dict[str, Any] = {
@@ -74,7 +74,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
     except UnreadableTrace:
         raise
     except Exception:  # numpy, zipfile and zlib raise many kinds for damage
-        raise UnreadableTrace(f"{name} is no digest of a rank, or is damaged: delete it, it is made again") from None
+        raise UnreadableTrace(f"{name} is not a digest of a rank, or is damaged: delete it, it is made again") from None
 
 
 def _look_for_a_bomb(data: bytes) -> None:
@@ -102,7 +102,7 @@ def _check(digest: Digest) -> None:
         _is_column(ways.lag_ns, (count, LABELS), "f")
         _is_column(ways.own_ns, (count,), "f")
         if not (np.isfinite(ways.lag_ns).all() and np.isfinite(ways.own_ns).all()):
-            raise ValueError("a time that is no number")
+            raise ValueError("a time that is not a number")
     _is_column(digest.unprofiled.shares, (count, LABELS, len(WORK)), "u")
     _is_column(digest.unprofiled.own_work, (count,), "iu")
     _is_within(digest.unprofiled.own_work, 0, len(WORK))

@@ -78,9 +78,7 @@ def judge(joined: Joined) -> Found:
         text = f"{job.dropped} collectives of different ranks contradict each other's order and were not matched"
         notes = (("ranks_mismatched", text),)
     if not error <= WORST_ERROR:
-        text = (
-            f"the joint replay of what was recorded misses the recorded step by {100 * error:.1f} %: no gains are given"
-        )
+        text = f"the joint replay as recorded differs from the recorded step by {100 * error:.1f} %: no gains are given"
         summary = Summary(
             **known, even_ns=None, slowdown=None, verdict=None, culprit=None, changes=(), exposed=None,
             lengths_share=None, notes=(*notes, ("joint_replay", text)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Every Python of a run loads this file; `typing` alone would take longer than all that it does.
+# Every Python of a run loads this file; importing `typing` alone would take longer than everything done here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def arm(run: str, notes_writes: bool = True) -> None:
 
         try:
             Written(run).watch()
-        except OSError:  # the working directory is gone, say: the run is recorded all the same
+        except OSError:  # for example, the working directory is gone: the run is recorded anyway
             pass
 
     def optimizers(module: Any) -> None:
@@ -109,7 +109,7 @@ class ImportWatch:
 
 
 class _Afterwards:
-    """A loader that does what the real one does, then calls back, and leaves no trace of itself in the module."""
+    """A loader that does what the real one does, then calls back; it leaves no trace in the module."""
 
     def __init__(self, loader: Any, callback: Callable[[Any], None], run: str) -> None:
         self._loader, self._callback, self._run = loader, callback, run

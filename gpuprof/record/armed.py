@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 STEPS_KEPT: Convention[Steps] = 4096
-"""Steps whose times are remembered, for `gpuprof attach --watch`: it asks once a second or so."""
+"""Steps whose times are remembered for `gpuprof attach --watch`, which asks about once a second."""
 MOST_SENT: Convention[Steps] = 1000
 """Step times in one answer."""
 RATED_STEPS: Assumed[Steps] = 33
@@ -327,12 +327,12 @@ class Armed:
         }
 
     def _steps(self, request: Message) -> Message:
-        """CPU times at which the steps after number `after` ended: at most MOST_SENT, oldest first."""
+        """Wall ns of the steps after number `after`: at most MOST_SENT, oldest first."""
         after = request.get("after")
         if not isinstance(after, int) or isinstance(after, bool) or after < 0:
             return {"error": "`after` is a number of steps"}
         ends, last = list(self._ends_ns), self._step
-        first = last - len(ends) + 1  # its beginning is not known
+        first = last - len(ends) + 1  # when that step began is not known
         begin = min(max(after, first), last)
         chosen = ends[begin - first : begin - first + MOST_SENT + 1]
         each = [b - a for a, b in pairwise(chosen)]
@@ -359,7 +359,7 @@ class Armed:
 
 
 def _checked(text: str) -> Path:
-    """The run folder that a request names. Raises Refused where it is none, or another user's, or asks for what cannot
+    """The run folder that a request names. Raises Refused if it is not one, is another user's, or asks for what cannot
     be done."""
     folder = Path(text)
     if len(text) > 4096 or not folder.is_absolute() or not folder.is_dir():
@@ -368,7 +368,7 @@ def _checked(text: str) -> Path:
         raise Refused(f"{text[:200]} belongs to another user")
     manifest = read_json(folder / MANIFEST)
     if manifest is None:
-        raise Refused(f"{text[:200]} is no run folder")
+        raise Refused(f"{text[:200]} is not a run folder")
     why = why_not(manifest.get("options"))
     if why:
         raise Refused(why)
@@ -376,7 +376,7 @@ def _checked(text: str) -> Path:
 
 
 def job_of(environment: Any, parent: int) -> str:
-    """Identifies a job: what its ranks on this machine share, the address of their rendezvous and the process that
+    """Identifies a job by what its ranks on this machine share: the address of their rendezvous, and the process that
     started them."""
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     meets = ":".join(str(environment.get(name, "")) for name in names)
@@ -398,5 +398,5 @@ def _loosely(found: Any) -> Callable[[], Any]:
 
 
 armed = Armed(holder)
-"""That of this process."""
+"""This process's Armed."""
 os.register_at_fork(after_in_child=lambda: armed.forked())

@@ -15,7 +15,7 @@ from .session import Session
 
 
 class OptimizerListener(Protocol):
-    """Who else wants to know that an optimizer has done its step."""
+    """An object that is also called when an optimizer has done its step."""
 
     def optimizer_ended(self, optimizer: Any, /) -> None: ...
 
@@ -29,10 +29,10 @@ class Holder:
         self._begun = False
         self._attached = self._follows_forks = False
         self.counter: Callable[[Any], bool] | None = None
-        """While nothing is recorded, of an armed process: called with an optimizer that has done its step, in place of
-        all else; False where that is not one it knows, and the rest is to be done."""
+        """In an armed process, while nothing is recorded: called with an optimizer that has done its step, in place of
+        everything else. Returns False if it does not know the optimizer, and the rest has to be done."""
         self._undo: list[Callable[[], Any]] = []
-        """What takes the hooks away again."""
+        """Functions that remove the hooks."""
 
     def record_into(self, run: str | os.PathLike[str]) -> None:
         """From now on, sessions of this process write into this run folder."""
@@ -130,7 +130,7 @@ class Holder:
             self._undo.append(lambda trainer=trainer: trainer.remove_callback(callback))
 
     def release(self) -> None:
-        """Ends the session, if there is one, and takes all hooks and callbacks away. Never raises."""
+        """Ends the session, if there is one, and removes all hooks and callbacks. Never raises."""
         undo, self._undo, self._attached = self._undo, [], False
         self.end()
         for one in undo:
@@ -139,4 +139,4 @@ class Holder:
 
 
 holder = Holder()
-"""The one of this process."""
+"""This process's Holder."""

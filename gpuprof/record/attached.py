@@ -32,9 +32,9 @@ class Attached:
         self._backward: Patch | None = None
         self._loader: Patch | None = None
         self._resting: list[Any] = []
-        """Patches that are not there at the moment."""
+        """Patches that `rest` has removed for now."""
         self.sees_profilers = False
-        """Whether the session is notified when a profiler of torch begins."""
+        """Whether the session is notified when a torch profiler begins."""
 
     def attach(self, session: Any, listening: bool) -> None:
         """Lets the session see what happens. listening: a tool outside of this process listens to NVTX ranges."""
@@ -54,8 +54,8 @@ class Attached:
         self._training.hook(self._listener, self.ranges.open, self._levels if ranges else None)
 
     def rest(self, fetching: Callable[[Any, Any], Any]) -> bool:
-        """Takes away what a step calls, until `resume`; returns whether that was possible. fetching: makes what stands
-        in for the loader's `__next__` (see `Patch.rest`)."""
+        """Removes the hooks that a step calls, until `resume`; returns whether that was possible. fetching: makes the
+        stand-in for the loader's `__next__` (see `Patch.rest`)."""
         here = [self._backward, *sampled.patches, *(() if self._training.workers else loader_meter.patches)]
         if self._loader is None or not self._loader.rest(fetching):
             return False
@@ -69,7 +69,7 @@ class Attached:
         return True
 
     def resume(self) -> None:
-        """Puts back what `rest` has taken away."""
+        """Puts back what `rest` has removed."""
         resting, self._resting = self._resting, []
         for patch in resting:
             patch.resume()

@@ -3,7 +3,7 @@ end.
 
 A step of the baseline must take as long as without us. Code that runs once in a step is cold: a call that takes 0.1 µs
 in a loop takes some microseconds there. Where steps are short and known to be alike (`regular_steps`), the hooks of the
-model, of the backward pass, of the sampler and of the fetcher are taken away while they are timed; what those would
+model, of the backward pass, of the sampler and of the fetcher are removed while they are timed; what those would
 have noted follows from what the watched steps did. Anything irregular puts them back at once.
 """
 
@@ -36,7 +36,7 @@ class BareSteps:
     """Consecutive steps, from the beginning of one; used in place of a `Tape`.
 
     owner: the session. regular: what each step does. left: steps until it is full. uses_gpu: lines are not made before
-    it is full. add_line, full: as of a `Tape`.
+    it is full. add_line, full: as for `Tape`.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class BareSteps:
         self._of_step: list[int] = []
         """Not empty if the current step has fetched a batch."""
         self._optimizer: int | None = None
-        """The one that ends steps; None where a trainer or Recorder does."""
+        """Id of the optimizer that ends steps; None where a trainer or Recorder ends them."""
         self._is_over = False
         self.ended: Callable[[Any], bool] = lambda _: False
         """Called at the end of a step, with the optimizer that has done its step if that ends it. False where it is not
         one of these steps."""
 
     def begin(self) -> bool:
-        """Takes the hooks away; returns whether that was possible."""
+        """Removes the hooks; returns whether that was possible."""
         if self._clock.source == OPTIMIZER:
             self._optimizer = self._clock.begin_bare(self._of_step)
             if self._optimizer is None:
@@ -111,12 +111,12 @@ class BareSteps:
         return wrapper
 
     def _odd(self, begun_ns: int, iterator: Any, batch: Any) -> None:
-        """A batch has arrived that is not like the others, or none."""
+        """A batch unlike the others has arrived, or none."""
         self._owner.end_bare_steps()
         self._owner.batch_arrived(begun_ns, iterator, batch)
 
     def _ending(self) -> Callable[[Any], bool]:
-        """The function at the end of a step, all of it in one: each call of another takes microseconds."""
+        """The function at the end of a step. Everything is in one function, as each further call takes microseconds."""
         clock, meter, stretch, of_step, ends = self._clock, self._meter, self._stretch, self._of_step, self._ends
         only, thread, identity, now, task = self._optimizer, self.thread, get_ident, perf_counter_ns, graph_task()
         captures, capturing, ops = clock.captures(), capturing_check(), meter.ops_followed
@@ -183,7 +183,7 @@ class BareSteps:
             self._add_line(number, Ended(at, at + offset_ns, ops, lumps or {}, memory or NOT_READ))
             self._meter.begin(begun)
         rest = self._batches[given:]
-        # What has ended the steps, mostly another batch, came after the passes of those before.
+        # Whatever ended these steps, mostly an unlike batch, came after the passes of the batches before it.
         self._give(rest, pending, len(rest) if self.regular.alternates or len(rest) >= self.regular.fetches else 0)
         self.regular = replace(self.regular, ahead=tuple(shape for shape, _ in pending))
 

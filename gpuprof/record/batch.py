@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
 _DEEPEST: Assumed[Levels] = 3
 _MOST_ITEMS: Assumed[Entries] = 8
-"""Of a list, those that are looked at."""
+"""Items of a list that are looked at."""
 _SCALARS = (bool, int, float, str)
 _NOTHING = ()
-"""CPython has one empty tuple: the arguments of a call that names all of them."""
+"""The positional arguments of a call that names all of its arguments; CPython has only one empty tuple."""
 Tensors = list[tuple[str | None, Any]]
 """Tensors with their keys."""
 
@@ -46,7 +46,7 @@ class BatchWork:
 
     @property
     def is_told(self) -> bool:
-        """Whether tensors in host memory gave more than the shapes do."""
+        """Whether tensors in host memory show more than the shapes do."""
         return not (self.real_tokens is None and self.useful_pairs is None and self.labelled_tokens is None)
 
     def __add__(self, other: BatchWork) -> BatchWork:
@@ -72,7 +72,7 @@ MOST_SHAPES: Assumed[Entries] = 10_000
 MOST_FETCHED: Assumed[Batches] = 64
 """Batches that may have been fetched and not been used yet."""
 READING_SHARE: Assumed[Share] = 0.003
-"""Largest share of the time that is spent reading values of masks, positions and labels. Shapes are looked at in each
+"""Largest share of the time that is spent reading values of masks, positions and labels. Shapes are looked at in every
 step."""
 
 
@@ -88,11 +88,11 @@ class WorkMeter:
         self._called: BatchWork | None = None
         self._masked: deque[BatchWork] = deque(maxlen=MOST_FETCHED)
         self._sizes: dict[tuple[Any, ...], BatchWork | None] = {}
-        """What the shapes of each call say, by names and shapes of its tensors."""
+        """The work of each call as its shapes show it, by names and shapes of its tensors."""
         self._known: set[tuple[Any, ...]] = set()
         """Rows and tokens of calls so far."""
         self._bare: set[tuple[Any, ...]] = set()
-        """The same of steps in which calls were not looked at, or the shapes of their batches."""
+        """The same for steps whose calls were not looked at; or the shapes of their batches."""
         self._sees_calls, self._misses_calls = False, True
         """Whether a step has called the model since `begin_calls`, and whether one has not."""
         self.new_shapes: int | None = None
@@ -155,7 +155,7 @@ class WorkMeter:
             self._called = work if self._called is None else self._called + work
 
     def rationed(self, batch: Any, now_ns: int) -> BatchWork | None:
-        """What the values of a batch in host memory say; to be called only where `ration` allows it."""
+        """The work of a batch, from its values in host memory; to be called only if `ration` allows it."""
         work = _read(batch, tensors_in(batch))
         self.ration.spent(time.perf_counter_ns() - now_ns, now_ns)
         return work if work is not None and work.is_told else None
@@ -165,8 +165,8 @@ class WorkMeter:
         self._bare.update(shapes)
 
     def add_bare_call(self, work: BatchWork | None, shape: tuple[int, ...]) -> None:
-        """The model was called with this work, known from a shape alone. shape: of a tensor of its batch, which says
-        whether it is new where the work is not known."""
+        """The model was called with this work, known from a shape alone. shape: that of a tensor of its batch, which
+        shows whether the call is new if the work is not known."""
         self._masked.clear()  # their batches were used before
         size = shape if work is None else (work.rows, work.tokens)
         is_new = size not in self._known and size not in self._bare
@@ -240,7 +240,7 @@ def _read(batch: Any, tensors: Tensors) -> BatchWork | None:
 
 
 def _size(tensors: Tensors) -> BatchWork | None:
-    """What shapes alone say."""
+    """The work as far as shapes alone show it."""
     tokens = token_tensor(tensors)
     shape = () if tokens is None else tokens.shape
     if len(shape) < 2:
@@ -250,7 +250,7 @@ def _size(tensors: Tensors) -> BatchWork | None:
 
 
 def token_tensor(tensors: Tensors) -> Any:
-    """The one whose shape is that of the tokens; None if there is none."""
+    """The tensor that has the shape of the tokens; None if there is none."""
     named = dict(tensors)
     for key in _TOKENS:
         if key in named:
@@ -273,7 +273,7 @@ def _kept(mask: Any, tokens: int) -> list[int] | None:
 
 
 def tensors_in(value: Any) -> Tensors:
-    """The tensors in what a model is called with, in order, each with its key; None for one that has none."""
+    """The tensors in the arguments of a model, in order, each with its key, or None if it has no key."""
     found: Tensors = []
     tensor = sys.modules["torch"].Tensor
     if isinstance(value, dict):  # a batch
@@ -290,8 +290,8 @@ def tensors_in(value: Any) -> Tensors:
 
 
 def _gather(items: Iterable[tuple[Any, Any]], depth: int, found: Tensors, tensor: type) -> None:
-    """Adds the tensors among the values of `items`, and those inside of these. Values that hold nothing, as most
-    arguments do, cost no call of a function."""
+    """Adds the tensors among the values of `items`, and those nested in them. Values without tensors, as most arguments
+    are, cost no function call."""
     for key, value in items:
         if isinstance(value, tensor):
             found.append((key if key is None else str(key), value))

@@ -1,11 +1,11 @@
-"""Folders in which libraries keep downloads and compiled code: a program fills them as any run does."""
+"""Folders in which libraries keep downloads and compiled code; a trial may write to them, as any run does."""
 
 from __future__ import annotations
 
 import os
 
 _NAMED = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME")
-"""Variables that name one."""
+"""Environment variables that name a cache."""
 _OF_HOME = (".cache", ".triton", ".nv", ".config/matplotlib")
 
 

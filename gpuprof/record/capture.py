@@ -26,7 +26,7 @@ class Capture:
     def __init__(self, first_step: int, warm_up: int, steps: int, ranges: Ranges, devices: list[int]) -> None:
         self.name, self.first_step, self.steps = NSYS, first_step + warm_up, steps
         self.result: dict[str, Any] | None = None
-        """What rank<N>.json says of the window once it is closed."""
+        """The window's entry in rank<N>.json, once it is closed."""
         self.active = False
         """Whether steps are being recorded (not warming up)."""
         self._warm_up, self._ranges, self._devices = warm_up, ranges, devices

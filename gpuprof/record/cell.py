@@ -32,7 +32,7 @@ class CellRecorder(Recorder):
         return _recording_around() is not None
 
     def begin(self, values: Iterable[Any]) -> None:
-        """Begins; values: what the notebook has defined, Trainers among it. Raises OSError."""
+        """Begins. values: the notebook's variables, among which Trainers are found. Raises OSError."""
         self._make_run("cell")
         if self.folder is None:
             return

@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 
 OWN, LIBRARY, STANDARD, GENERATED, OURS = "own", "library", "standard", "generated", "gpuprof"
-"""Whose code a file is: the user's, an installed package's, Python's, made while the program ran, or gpuprof's."""
+"""Whose code a file is: the user's, an installed package's, Python's, generated while the program ran, or gpuprof's."""
 _CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py|<ipython-input-.*>", re.DOTALL)
 CELL = "cell.py"
-"""The file of all cells of a notebook: what they are called changes from one run of them to the next."""
+"""The file name for all cells of a notebook, whose own names change every time they are run."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.+)", re.DOTALL)

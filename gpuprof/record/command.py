@@ -17,16 +17,16 @@ class CannotStart(ValueError):
 
 
 class Target(NamedTuple):
-    """What is to be started."""
+    """The command to start."""
 
     argv: tuple[str, ...]
-    """As the kernel gets it; the first word may need a search on PATH."""
+    """The words passed to exec(2); the first may need a search on PATH."""
     stem: str
-    """What the run is called."""
+    """First part of the run's name."""
     python: str | None
     """The interpreter, where it is known."""
     recordable: bool
-    """False if this interpreter will not load what records."""
+    """False if this interpreter will not load the recorder."""
     notes: tuple[str, ...]
     """Printed before the start."""
 
@@ -35,7 +35,7 @@ _INTERPRETER = r"(python|pypy)[\d.]*t?d?"
 _ARCHIVES = (".pyz", ".zip")
 _LONGEST_STEM: Convention[Characters] = 60
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
-"""Modules that start the program that is named behind them."""
+"""Modules that start the program named after them."""
 
 
 def resolve(
@@ -53,7 +53,7 @@ def resolve(
     path = os.environ.get("PATH", os.defpath) if path is None else path
     if module is not None:
         if not module:
-            raise CannotStart("-m wants the name of a module")
+            raise CannotStart("-m needs the name of a module")
         python, notes = _interpreter(executable, has_torch, path)
         return Target(
             (python, "-m", module, *words), _stem(_named_in((python, "-m", module, *words))), python, True, notes
@@ -71,12 +71,12 @@ def resolve(
     notes = ()
     if deaf:
         flags = " ".join(f"-{flag}" for flag in deaf)
-        notes = (f"{os.path.basename(program)} {flags} shuts out what records: this run is not recorded",)
+        notes = (f"{os.path.basename(program)} {flags} keeps the recorder from loading: this run is not recorded",)
     return Target(tuple(words), _stem(_named_in(words)), found, not deaf, notes)
 
 
 def which(program: str, path: str) -> str | None:
-    """Where a command lies on PATH."""
+    """The path of a command found on PATH."""
     for folder in path.split(os.pathsep):
         candidate = os.path.join(folder or os.curdir, program)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
@@ -153,7 +153,7 @@ def _deaf_flags(arguments: Sequence[str]) -> list[str]:
 
 
 def _named_in(words: Sequence[str]) -> str:
-    """What a launcher is asked to run, or the launcher itself."""
+    """Name of what a launcher is asked to run, else of the launcher itself."""
     launcher = _base(words[0])
     for i, word in enumerate(words[1:], 1):
         if word.endswith(".py") and not word.startswith("-"):
@@ -175,5 +175,5 @@ def _base(path: str) -> str:
 
 
 def _stem(name: str) -> str:
-    """A name that any file system takes."""
+    """The name with only characters that any file system accepts."""
     return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._-")[:_LONGEST_STEM] or "run"

@@ -1,7 +1,7 @@
 """What torch.compile did in this process: graph breaks, recompilations, given-up functions and CUDA graph skips, with
 their reasons and the lines of code that they come from.
 
-This needs no logging or tracing: Dynamo keeps all of it anyway, and it is read when the facts are written.
+This needs no logging or tracing: Dynamo keeps all of this anyway, and it is read when the facts are written.
 `torch._dynamo` is never imported here. Lines of source code, which Dynamo quotes in its reasons, are left out.
 """
 
@@ -31,7 +31,7 @@ MOST_BREAKS: Convention[Entries] = 100
 MOST_REASONS: Convention[Entries] = 20
 LONGEST_TEXT: Convention[Characters] = 300
 DEEPEST: Convention[Levels] = 8
-"""Calls of the user's code that are kept of each break, the innermost ones."""
+"""Calls of the user's code that are kept for each break: the innermost ones."""
 
 _COMPILE_ID = re.compile(r"(?:\[?!?\d+/)?(\d+)/(\d+)(?:_\d+)?\]?")
 """`3/1`: version 1 of function 3. Compiled autograd puts a number of its own before it."""
@@ -188,7 +188,7 @@ def _add_reason(kept: dict[str, dict[str, Any]], text: str, place: Callable[[Any
 
 
 def _breaks(reasons: list[Any], place: Callable[[Any], str]) -> list[dict[str, Any]]:
-    """Graph breaks by reason and place, those first that were met most often."""
+    """Graph breaks by reason and place, most frequent first."""
     found: dict[tuple[str, tuple[Any, ...]], dict[str, Any]] = {}
     for one in reasons:
         text = str(one.reason)

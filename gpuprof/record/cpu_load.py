@@ -1,6 +1,6 @@
 """What keeps the CPUs busy while something is timed: this training, or other programs.
 
-On fully used CPUs a step takes longer by the time that the scheduler gives to others, and many times as long where
+On fully used CPUs a step takes longer by the time that the scheduler gives to other programs, and many times as long if
 threads wait for each other. Read from /proc: the machine's CPU time minus that of this process and its children.
 """
 

@@ -1,5 +1,5 @@
 """A fingerprint of what a training computes: hashes of its batches, its losses and gradient norms. Two runs are
-compared by it. Batches are hashed as a DataLoader hands them out, row by row, without padding, so that samples are
+compared with it. Batches are hashed as a DataLoader hands them out, row by row, without padding, so that samples are
 recognised in batches of another size. Losses and norms stay on the device and are read at the end.
 """
 
@@ -24,7 +24,7 @@ _DEEPEST: Assumed[Levels] = 4
 
 
 class Digests:
-    """Collects them over the first steps."""
+    """Collects the fingerprint over the first steps."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
@@ -74,7 +74,7 @@ class Digests:
             self._norms.append([])
 
     def facts(self) -> dict[str, Any]:
-        """All of it as plain values; waits for the device. A loss is the sum over a step's backward passes."""
+        """The fingerprint as plain values; waits for the device. A loss is the sum over a step's backward passes."""
         return {
             "batches": self.batches,
             "losses": [_sum(one) for one in self._losses[: self.steps]],

@@ -66,7 +66,7 @@ def _alike(some: Sequence[int], usual: Sequence[int]) -> bool:
 
 
 def ops_counter() -> Callable[[], int]:
-    """Torch's function that says how many ops autograd has followed in the calling thread so far; one that says 0 where
-    this torch has none."""
+    """torch's function that returns how many ops autograd has recorded in the calling thread so far; one that returns 0
+    if this torch has none."""
     read = getattr(sys.modules.get("torch.autograd"), "_get_sequence_nr", None)
     return int if read is None else read

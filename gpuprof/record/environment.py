@@ -53,7 +53,7 @@ def describe_gpu() -> dict[str, Any] | None:
     uuid = str(getattr(found, "uuid", "") or "")
     return {
         "index": index,
-        # As NVML writes it, which telemetry.jsonl does.
+        # As NVML, and so telemetry.jsonl, writes it.
         "uuid": (uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}") if uuid else None,
         "name": found.name,
         "memory_bytes": found.total_memory,

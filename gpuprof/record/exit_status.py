@@ -16,7 +16,7 @@ def reap(pid: int) -> tuple[bool, int]:
 
 
 def in_a_word(status: int) -> str:
-    """How a manifest names an exit code, or a signal given as a negative number."""
+    """The status in a manifest for an exit code, or for a signal given as a negative number."""
     if status == 0:
         return "finished"
     if status in (-signal.SIGINT, 128 + signal.SIGINT):

@@ -1,6 +1,6 @@
-"""Runs a training without its memory: floating-point tensors have a shape and no data, so that a model runs that does
-not fit. Integers and booleans that come from the program itself, such as tokens and masks, stay real, and so does
-everything computed from them alone, because programs branch on them. Results of tensors without data have no data
+"""Runs a training without its memory: floating-point tensors have a shape and no data, so that even a model that does
+not fit can run. Integers and booleans that come from the program itself, such as tokens and masks, stay real, and so
+does everything computed from them alone, because programs branch on them. Results of tensors without data have no data
 either, except single numbers, which are 1: losses that are printed, norms that are compared.
 """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of `open` that a reader never gives."""
 _HERE: Convention[Code] = -1
-"""In an event, the folder descriptor where none was given."""
+"""The folder descriptor of an event in which none was given."""
 
 
 def text_of(path: Any) -> str | None:

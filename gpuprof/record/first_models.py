@@ -18,7 +18,7 @@ class FirstModels:
         self._handles: list[Any] = []
 
     def watch(self) -> None:
-        """Begins, if a patch waits for models; torch is there."""
+        """Begins to watch, if a patch waits for models; torch has been imported."""
         if self.hub.wants_models:
             import torch
 

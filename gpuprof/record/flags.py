@@ -39,7 +39,7 @@ class Flags:
         self._before(module.Command, "parse_args", self._look_at_command)
 
     def facts(self) -> list[dict[str, Any]]:
-        """As rank<N>.json has them: names, and the kind, which says what to write behind them."""
+        """As rank<N>.json has them: names, and the kind, which says what may follow them."""
         found = {**self._found, **_settings_of_main()}
         return [{"names": list(names), "kind": kind} for names, kind in list(found.items())[:MOST_FLAGS]]
 
@@ -116,8 +116,8 @@ def _kind_of_option(option: Any) -> str | None:
 
 
 def _settings_of_main() -> dict[tuple[str, ...], str]:
-    """Global variables of the script that its command line overrides as `--name=value`: nanoGPT and what descends from
-    it lists their names in `config_keys`."""
+    """Global variables of the script that its command line overrides as `--name=value`: nanoGPT and its descendants
+    list their names in `config_keys`."""
     found = vars(sys.modules.get("__main__", sys)).get("config_keys")
     if not isinstance(found, (list, tuple)):
         return {}
@@ -126,4 +126,4 @@ def _settings_of_main() -> dict[tuple[str, ...], str]:
 
 
 flags = Flags()
-"""Those of this process."""
+"""This process's Flags."""

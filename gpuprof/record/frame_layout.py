@@ -28,7 +28,7 @@ class Layout(NamedTuple):
     """Offsets of one version of CPython. A thread state begins with the pointers to the previous and the next one."""
 
     frame_in_thread: int
-    """Of the innermost frame, or of the C frame that holds it."""
+    """Pointer to the innermost frame, or to the C frame that holds it."""
     frame_in_c_frame: int | None
     """3.11 and 3.12: the innermost frame within the C frame."""
     ident_in_thread: int
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     instruction: int
     """3.10: the index of the last instruction, an int; later: the address of the instruction."""
     owner: int | None
-    """3.12 and later: 3 for a frame of the interpreter itself, which no Python function belongs to."""
+    """3.12 and later: 3 for a frame of the interpreter itself, which belongs to no Python function."""
     filename: int
     name: int
     """3.11 and later: the qualified name."""

@@ -21,11 +21,11 @@ PRECISE_MEAN: Assumed[Share] = 0.05
 """Half the width of the 80 % interval of the mean step, as a share of it, at which the stretch may end."""
 MOST_STEPS: Assumed[Steps] = 200
 LONGEST_S: Assumed[Seconds] = 20.0
-"""The stretch ends after this many steps or seconds in any case; its interval is then wide."""
+"""The stretch ends after MOST_STEPS steps or LONGEST_S seconds in any case; its interval is then wide."""
 GROWTH: Assumed[Ratio] = 1.4
 """The stretch is checked again after this many times the steps: the check costs CPU time."""
 FEWEST_BLOCKS: Assumed[Blocks] = 3
-"""Fewer blocks say nothing about how blocks differ, so a short stretch uses shorter blocks than asked for."""
+"""Fewer blocks say nothing about how blocks differ, so a short stretch uses shorter blocks than requested."""
 
 AFTERMATH_NS: Measured[WholeNs] = 5_000_000_000
 """The first steps after a recording are slower: memory is freed and the trace is read at the same time. That took 3 s
@@ -86,7 +86,7 @@ class AfterWindows:
 
 
 def more_steps(step_ns: Sequence[float], workers: int | None) -> int:
-    """Further steps that the stretch needs before it is looked at again; 0 when it may end."""
+    """Further steps that the stretch needs before it is checked again; 0 if it may end."""
     n, total = len(step_ns), math.fsum(step_ns)
     if n >= MOST_STEPS or total >= LONGEST_S * 1e9 or not n:
         return 0

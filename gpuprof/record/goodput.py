@@ -50,9 +50,9 @@ class Goodput(NamedTuple):
 
 
 def goodput(folder: Path, rank: int = 0) -> Goodput | None:
-    """Of the run in a folder, as one rank saw it; None where no free-running steps were timed."""
+    """The goodput of the run in a folder, as one rank saw it; None if no free-running steps were timed."""
     manifest, facts = (
-        (read_json(folder / name) if (folder / name).is_file() else None) or {}  # a pipe would be waited for
+        (read_json(folder / name) if (folder / name).is_file() else None) or {}  # opening a pipe would block
         for name in (MANIFEST, rank_file(rank))
     )
     lines = [line for line in read_lines(folder / STEPS) if line.get("rank") == rank]
@@ -60,7 +60,7 @@ def goodput(folder: Path, rank: int = 0) -> Goodput | None:
 
 
 def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[str, Any]]) -> Goodput | None:
-    """The same of documents that were read: the manifest, the rank's facts, its lines of steps."""
+    """The goodput from documents: the manifest, the rank's facts, its lines of steps.jsonl."""
     steps = [line for line in lines if all(_whole(line.get(name)) for name in ("step", "ns", "unix_ns"))]
     free = [line["ns"] for line in steps if line.get("stage") == "baseline_free" and not line.get("profiled")]
     started = _whole(manifest.get("started"))
@@ -95,7 +95,8 @@ def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[
 
 
 def _usually(steps: list[dict[str, Any]]) -> dict[str, int]:
-    """Kind of event → ns in a usual step, which is no loss: RL, for one, generates with the model in every step."""
+    """Kind of event → ns in a usual step, which is not a loss: RL, for example, generates with the model in every
+    step."""
     free = [line for line in steps if line.get("stage") == "baseline_free"]
     return {kind: statistics.median_low(_whole(line.get(f"{kind}_ns")) for line in free) for kind in KINDS}
 

@@ -11,8 +11,8 @@ Callback = Callable[..., Any]
 
 
 def guarded(method: Callback) -> Callback:
-    """Wraps a method of a session that the training calls: no error of it reaches the training.
-    An exception raised by a signal handler of the program while the method ran does: the program must see it.
+    """Wraps a method of a session that the training calls, so that none of its errors reaches the training.
+    An exception that a signal handler of the program raised while the method ran does: the program must see it.
     """
 
     @functools.wraps(method)
@@ -39,7 +39,7 @@ def failed(owner: Any, error: Exception) -> None:
 
 
 def came_from_signal_handler(error: BaseException) -> bool:
-    """Whether a handler that the program has installed for a signal raised this."""
+    """Whether a signal handler that the program installed raised this."""
     codes = set()
     for number in signal.valid_signals():
         handler = signal.getsignal(number)

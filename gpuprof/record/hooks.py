@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 
 class Notes(Protocol):
-    """Notes what happens in steps with which nothing else has to be done (see `tape`)."""
+    """Only notes what happens, in steps in which nothing else has to be done (see `tape`)."""
 
     thread: int
-    """The one that trains."""
+    """The thread that trains."""
 
     def fetched(self, begun_ns: int, batches: Any, batch: Any, /) -> None: ...
     def called(self, arguments: Any, /) -> None: ...
@@ -26,7 +26,7 @@ class Notes(Protocol):
 
 
 class NotingListener(Protocol):
-    """Its tape, if there is one, notes an event in its place."""
+    """A listener whose tape, if there is one, notes events in its place."""
 
     @property
     def tape(self) -> Notes | None: ...
@@ -68,23 +68,23 @@ class Patch:
         self._own = name in vars(owner)
         self._before = getattr(owner, name)
         self.current: Any = None
-        """What is there: the wrapper, what stands in for it, or None, for the original."""
+        """What is installed: the wrapper, its stand-in, or None for the original."""
         self._after = self.current = _as(self._before, self._wrap(self._before))
         setattr(owner, name, self._after)
 
     @property
     def name(self) -> str:
-        """The attribute's."""
+        """The attribute's name."""
         return self._name
 
     @property
     def is_there(self) -> bool:
-        """Whether the attribute is the wrapper, or what stands in for it: no other code has wrapped it since."""
+        """Whether the attribute is still the wrapper or its stand-in: no other code has wrapped it since."""
         return vars(self._owner).get(self._name) is self.current
 
     def rest(self, stand_in: Callable[[Any, Any], Any] | None = None) -> bool:
-        """Takes the wrapper away until `resume`; returns whether that was possible. stand_in: makes what takes its
-        place, from the original and the wrapper; None: the original does."""
+        """Removes the wrapper until `resume`; returns whether that was possible. stand_in: makes its replacement from
+        the original and the wrapper; None: the original is used."""
         if not self.is_there or self.current is not self._after:
             return False
         if stand_in is None:
@@ -118,7 +118,7 @@ class Patch:
 
 
 def _as(original: Any, wrapper: Any) -> Any:
-    """The wrapper, with the name and the text of what it wraps."""
+    """The wrapper, with the name and docstring of what it wraps."""
     found = functools.wraps(original)(wrapper)
     # torch.compile does not trace it: it runs as plain Python, outside the graph.
     found._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -241,14 +241,14 @@ class ModuleHooks:
             pass
 
     def remove(self) -> None:
-        """Takes every hook away again."""
+        """Removes every hook."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
 
 def named_blocks(model: Any, levels: int) -> list[tuple[Any, str]]:
-    """Modules that get a range of their own, and its name.
+    """Modules that get their own range, and its name.
 
     Level 1 is the model's repeated blocks (its longest list of modules) and their siblings: embedding, final norm,
     head. Each further level adds the children of the one before.

@@ -6,7 +6,7 @@ import time
 
 
 class Imported:
-    """Remembers when the last of the watched libraries had arrived."""
+    """Remembers when the last of the watched libraries had been imported."""
 
     def __init__(self) -> None:
         self.unix_ns: int | None = None
@@ -16,4 +16,4 @@ class Imported:
 
 
 imported = Imported()
-"""The one of this process."""
+"""This process's Imported."""

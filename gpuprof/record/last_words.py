@@ -45,7 +45,7 @@ def last_words(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
 
 
 def tell_failed_allocation(folder: Path) -> None:
-    """If the program ran out of GPU memory, prints the command that says who held it."""
+    """If the program ran out of GPU memory, prints the command that shows what held it."""
     if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
         point_latest(folder)
         tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
@@ -83,7 +83,7 @@ def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
 
 
 def _as_argument(folder: Path) -> str:
-    """The path as it is typed after a command, nothing for the latest run."""
+    """The path as it is typed after a command; empty for the latest run."""
     latest = Path(runfile.RUNS) / runfile.LATEST
     if os.path.realpath(latest) == os.path.realpath(folder):
         return ""

@@ -67,9 +67,9 @@ class LoaderMeter:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _SLOT.size * MOST_WORKERS)  # shared with forked children
         self._here: tuple[int, int, int, float] = (0, 0, 0, 0.0)
-        """What this process has made itself, as in a slot."""
+        """Batches that this process made itself, as in a slot."""
         self.patches: list[Patch] = []
-        """What is wrapped."""
+        """The wrappers of the fetchers."""
         self.only_workers = False
         """Whether batches made by this process itself are not counted at the moment, because nothing reads their
         number."""
@@ -130,4 +130,4 @@ class LoaderMeter:
 
 
 meter = LoaderMeter()
-"""The one of this process: wrapped once, read by the current session."""
+"""This process's meter: wraps once, read by the current session."""

@@ -33,7 +33,7 @@ LOOK_S: Assumed[Seconds] = 5.0
 NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.sock")
 """Process id and number of its pid namespace."""
 _LONGEST_PATH: Published[Bytes] = 100
-"""Of a socket; Linux takes 107 bytes."""
+"""Longest path of a socket; Linux takes 107 bytes."""
 _CREDENTIALS = struct.Struct("3i")
 
 Message = dict[str, Any]
@@ -45,7 +45,7 @@ class Refused(OSError):
 
 def folders() -> list[Path]:
     """Where the sockets of this user may be, the preferred folder first. A job and a later login may have different
-    environments, so all are looked in."""
+    environments, so all are searched."""
     uid = os.getuid()
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     bases = [Path(given)] if os.path.isabs(given) else []
@@ -145,7 +145,7 @@ class Server(threading.Thread):
         send(connection, answer)
 
     def close(self) -> None:
-        """Ends it and takes the socket away. Never raises."""
+        """Ends it and removes the socket. Never raises."""
         self._closed = True
         if os.getpid() == self._pid:
             with contextlib.suppress(OSError):
@@ -177,7 +177,7 @@ def send(connection: socket.socket, message: Message) -> None:
 
 
 def receive(connection: socket.socket) -> Message:
-    """One message. Raises Refused where it is none, is too long or does not come in time."""
+    """Receives one message. Raises Refused if it is not one, is too long, or does not arrive in time."""
     until = time.monotonic() + TIMEOUT_S
     text = b""
     while not text.endswith(b"\n"):

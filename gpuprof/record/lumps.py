@@ -1,4 +1,4 @@
-"""What a step does next to training: save, evaluate, log, collect garbage, compile. CPU time of each, per step.
+"""What a step does in addition to training: save, evaluate, log, collect garbage, compile. Wall time of each, per step.
 
 These come in lumps: a mean step contains their share, the median step contains none. Where one lies inside another
 (a collection while saving), the time counts for the outer one.
@@ -30,7 +30,7 @@ _CALLS = (
 
 
 class Lumps:
-    """Adds up the CPU time that the current step spends on each kind."""
+    """Adds up the wall time that the current step spends on each kind."""
 
     def __init__(self) -> None:
         self.ns: dict[str, int] = {}
@@ -41,7 +41,7 @@ class Lumps:
         self._collecting_ns = 0
 
     def take(self) -> dict[str, int]:
-        """Kind → ns in the step that has ended, of those that it had; starts again from zero."""
+        """Kind → ns in the step that has ended, without kinds that did not occur; starts again from zero."""
         taken = self.ns
         if taken:
             self.ns = {}

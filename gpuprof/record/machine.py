@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Processors' worth of time that the control group allows (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`); None where
+    """CPUs' worth of time that the control group allows (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`); None where
     there is no limit. In a container the affinity mask shows the whole machine, but only this share may be used."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:

@@ -25,11 +25,11 @@ CHUNK_BYTES: Assumed[Bytes] = 256 << 10
 
 
 MOST_CHUNKS: Assumed[Entries] = 64
-"""More than any message has."""
+"""Most chunks of a message: more than any has."""
 
 
 class Mailbox(Protocol):
-    """What ranks leave messages in."""
+    """A place where ranks leave messages for each other."""
 
     def put(self, name: str, data: bytes) -> None:
         """Leaves a message; it can be seen once it is whole."""

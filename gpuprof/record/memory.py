@@ -29,7 +29,7 @@ class GpuMemory:
         return sum(_allocated_bytes(device)["current"] for device in self._peaks)
 
     def allocated_ever(self) -> int:
-        """Bytes of all tensors since the program began, those freed since included."""
+        """Bytes of all tensors allocated since the program began, including those that have been freed."""
         return sum(_allocated_bytes(device)["allocated"] for device in self._peaks)
 
     def headroom(self) -> int:
@@ -65,7 +65,7 @@ def gpu_memory() -> GpuMemory | None:
 def _allocated_bytes(device: int) -> dict[str, int]:
     import torch
 
-    # As a tree, not as torch.cuda.memory_stats flattens it: that takes longer than all the rest.
+    # As a tree: torch.cuda.memory_stats flattens it, which takes longer than everything else.
     stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(device)
     return stats["allocated_bytes"]["all"]
 

@@ -66,9 +66,9 @@ FAILED_S: Assumed[Seconds] = 10.0
 """Seconds that a process waits for its exchange when its program has failed: others may wait for its end."""
 AGREE_S: Assumed[Seconds] = 5.0
 """Seconds that a rank waits for rank 0's step time, by which the window is planned. Collectives keep the ranks in the
-same step, so it is late by no more than the ranks' steps end apart."""
+same step, so it is late by no more than the difference between the ends of the ranks' steps."""
 LAST_S: Assumed[Seconds] = 2.0
-"""Seconds that rank 0 then has to write down which ranks did not answer."""
+"""Seconds that rank 0 has after that to write down which ranks did not answer."""
 LOOK_S: Assumed[Seconds] = 0.25
 SOON_S: Assumed[Seconds] = 0.01
 CALL, PLANNED = "call", "plan"
@@ -141,7 +141,7 @@ def _on_several_nodes(world_size: int) -> bool:
 
 
 class NodeExchange(threading.Thread):
-    """Sends one rank's digest, or collects those of all others. Never raises into the training, never holds it up."""
+    """Sends one rank's digest, or collects those of all others. Never raises into the training and never delays it."""
 
     def __init__(self, folder: Path, rank: int, wanted: set[int], key: bytes, tell: Callable[[str], None]) -> None:
         super().__init__(name="gpuprof-nodes", daemon=True)

@@ -1,5 +1,5 @@
-"""Steps of a recorded training in which nothing has to be done but to note what happens: what takes the place of the
-hooks that work it out, and when."""
+"""Steps of a recorded training in which events only have to be noted: what then replaces the hooks that evaluate them,
+and when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tape import Tape
 
 
 class NotedSteps(StepEvents):
-    """A session whose baseline is only noted."""
+    """The part of a session that only notes the steps of its baseline."""
 
     def _follow_stage(self, now: int, took_ns: int) -> None:
         raise NotImplementedError
@@ -82,7 +82,7 @@ class NotedSteps(StepEvents):
         self._follow_stage(0, 0)
         tape.left = self._left
         if self._left <= 0 and stretch is not None:
-            stretch.finish()  # before the steps are worked out: that is none of their time
+            stretch.finish()  # before the steps are worked out, which is not part of their time
         self._count_by_clock()
         if self._left <= 0:
             self._next_stage()
@@ -95,7 +95,7 @@ class NotedSteps(StepEvents):
             self._count_by_clock()
 
     def _count_by_clock(self) -> None:
-        """Each step is looked at again."""
+        """From now on each step is examined again."""
         self.counter = self._late = None
         tape, bare = self.tape, self.bare
         self.tape = self.bare = None

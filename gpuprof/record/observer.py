@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_EVENTS: Assumed[Events] = 200_000
 """The history keeps this many of the last events: ten steps or more of most fine-tunes, about 150 MB of host memory."""
 LEAST_DISK_BYTES: Assumed[Bytes] = 2 << 30
-"""Nothing is written with less than this free."""
+"""Nothing is written with less free disk space than this."""
 LONGEST_S: Assumed[Seconds] = 60.0
 """All snapshots of a process together take no longer than this: a program that tries batch sizes fails often."""
 
@@ -129,4 +129,4 @@ class Observer:
 
 
 observer = Observer()
-"""The one of this process."""
+"""This process's Observer."""

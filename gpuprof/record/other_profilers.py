@@ -15,7 +15,7 @@ _ENTRIES = (
     ("torch.autograd.profiler", ENTRY),
     ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
 )
-"""What every profiler of torch calls to begin: torch.profiler, emit_nvtx, emit_itt and the legacy one."""
+"""Functions with which torch's profilers begin: torch.profiler, emit_nvtx, emit_itt and the legacy one."""
 
 
 def patch_profilers(listener: Listener) -> list[Patch]:

@@ -113,7 +113,7 @@ def _watch_log(look: Callable[[Any], None]) -> Callable[[], None]:
 def _watch_warnings(look: Callable[[Any], None]) -> Callable[[], None]:
     """The same for warnings about to be shown; does not wrap `showwarning`, which a program may replace."""
     show = getattr(warnings, "_showwarnmsg", None)
-    if show is None:  # a Python that shows them in another way
+    if show is None:  # this Python shows them in another way
         return lambda: None
 
     @functools.wraps(show)
@@ -133,4 +133,4 @@ def _watch_warnings(look: Callable[[Any], None]) -> Callable[[], None]:
 
 
 warned = Warned()
-"""Those of this process."""
+"""This process's Warned."""

@@ -30,7 +30,7 @@ class PhaseClock:
         self.iteration_steps = 0
         """Optimizer steps from one generation to the next; 0 before the second."""
         self._apart: int | None = None
-        """Steps since the last one that generated; None before that."""
+        """Steps since the last one that generated; None before the first."""
         self._stack: list[str] = []
         self._rest = OTHER
         """The phase that gets the time outside of all marks."""

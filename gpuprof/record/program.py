@@ -95,7 +95,7 @@ def _trainer_above(args: Any) -> Any:
 
 
 def _lightning_trainer(model: Any) -> Any:
-    """The trainer of a LightningModule."""
+    """The trainer of a LightningModule, if the model is one."""
     for module in (model, getattr(model, "module", None), getattr(model, "_orig_mod", None)):
         if module is not None and any(base.__name__ == "LightningModule" for base in type(module).__mro__):
             return getattr(module, "_trainer", None)

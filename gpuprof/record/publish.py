@@ -1,4 +1,4 @@
-"""After a recording: diagnoses it in a process of its own, and hands the numbers to the program's trackers."""
+"""After a recording: diagnoses it in a separate process, and passes the numbers to the program's trackers."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class StackReader:
             if code not in self._codes:
                 self._codes[code] = self._read_code(code)
             described = self._codes[code][0]
-            # Python 3.13 puts a frame of its own between the call of a class and its __init__.
+            # Python 3.13 puts an extra frame between the call of a class and its __init__.
             if described.first_line > 0 or described.name != "__init__":
                 found.append(frame)
         return found

@@ -75,7 +75,7 @@ class Recorder:
         self._telemetry: Any = None
         self._trackers = Trackers() if trackers else None
         self.folder: Path | None = None
-        """Where the recording is; None where none is made."""
+        """Where the recording is; None if none is made."""
         self._leads = False
         """Whether this rank prints for the whole run."""
 
@@ -118,7 +118,7 @@ class Recorder:
             self._trackers.look()
 
     def _publish(self) -> None:
-        """Hands the numbers of the recording to the program's trackers, if it has any."""
+        """Passes the numbers of the recording to the program's trackers, if it has any."""
         if self._leads and self._trackers and self.folder is not None:
             from .publish import publish
 

@@ -51,9 +51,9 @@ def recorded_until(rank: dict[str, Any]) -> int | None:
 
 
 def verdict_parts(rank: dict[str, Any], laps: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Name → wall ns of what lies between the last recorded step and the verdict, in order; their sum is all of it.
+    """Name → wall ns of each part between the last recorded step and the verdict, in order; they sum to the whole.
     laps: (name, unix ns of its end) of each part after the stall, the last of which ends with the verdict. Parts that
-    were over before the step was are left out; empty where the step is not known."""
+    ended before the step did are left out; empty if the step is not known."""
     until = recorded_until(rank)
     if until is None:
         return {}

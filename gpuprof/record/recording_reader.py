@@ -25,7 +25,7 @@ RUNNING, WAITS, ENDED = "running", "waits", ""
 FEWEST_CORES: Assumed[Cores] = 4
 """With fewer, nothing is prepared while the training starts, which may need them all."""
 KEPT_S: Assumed[Seconds] = 900.0
-"""What was prepared takes memory; if the recording is not complete after this long, it is given up. What it has
+"""What was prepared takes memory; if the recording is not complete after this long, it is discarded. What was
 compiled stays on the disk."""
 
 
@@ -42,7 +42,7 @@ class RecordingReader:
         self._prepared: tuple[int, int] | None = None
         """A process that waits for the recording, and the pipe with which it is started once that is complete."""
         self._kept_until_s = 0.0
-        """When it is given up, on the monotonic clock."""
+        """When it is given up on, on the monotonic clock."""
         self._diagnoses = False
         self._starvation: Starvation | None = None
         self.was_started = False
@@ -109,7 +109,7 @@ class RecordingReader:
                 pass
 
     def look(self) -> None:
-        """Notices that it has ended, and gives up one that has waited for too long."""
+        """Notices that it has ended, and gives up on one that has waited for too long."""
         if self._prepared is not None and time.monotonic() > self._kept_until_s:
             self.let_go()
         if self._pid is not None and reap(self._pid)[0]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 WATCHED: Convention[Steps] = 3
-"""Steps that are watched, the last of those that settle."""
+"""Steps that are watched: the last ones that settle."""
 SHORT_S: Assumed[Seconds] = 0.025
-"""Steps that are shorter are timed with few hooks. All hooks together make a step some 0.13 ms longer (H100 and H200
+"""Shorter steps are timed with few hooks. All hooks together make a step some 0.13 ms longer (H100 and H200
 machines), 0.5 % of this."""
 FURTHEST_AHEAD: Assumed[Batches] = 2
 """Batches that may lie between the loader and the model: accelerate holds one back."""
@@ -34,9 +34,9 @@ class Regular:
     """What each step does alike."""
 
     iterator: Callable[[], Any]
-    """Refers weakly to the iterator of the DataLoader that every batch comes from."""
+    """A weak reference to the iterator of the DataLoader that every batch comes from."""
     key: Any
-    """Of the tensor of a batch whose shape is looked at; None: the batch is that tensor."""
+    """Key of the tensor in a batch whose shape is looked at; None: the batch is that tensor."""
     fetches: int
     """Batches that a step fetches."""
     passes: int
@@ -44,7 +44,7 @@ class Regular:
     sees_calls: bool
     """Whether calls of the model are seen."""
     calls: tuple[BatchWork | None, ...] | None
-    """Work of the calls of each step, if they are no calls with one batch each; else None."""
+    """Work of the calls of each step, if calls do not take one batch each; else None."""
     usual: frozenset[Shape]
     """Shapes of the batches for which `calls` holds."""
     has_tokens: bool
@@ -80,7 +80,8 @@ class _Step:
 
 
 class StepWatch:
-    """Watches steps from now on. whole: a step is about to begin; else the rest of the current one is left out."""
+    """Watches steps from now on. whole: whether a step is about to begin; else the rest of the current one is left
+    out."""
 
     def __init__(self, whole: bool = True) -> None:
         self._steps: list[_Step] = []
@@ -167,7 +168,7 @@ def _size(work: BatchWork | None) -> tuple[int | None, int | None]:
 
 
 def _sized(work: BatchWork | None) -> BatchWork | None:
-    """The work as its shapes say it."""
+    """The work as far as its shapes show it."""
     return None if work is None else BatchWork(work.rows, work.tokens, pairs=work.pairs)
 
 

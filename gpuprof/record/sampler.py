@@ -6,7 +6,7 @@ Requests come as lines of JSON on its stdin, a socket, from sampling.py in the t
     {"go": …}     samples from now on
     {"stop": …}   writes the samples into the run folder, and ends
 
-It is no child of the training, whose waits for any child must not find it; it ends when its stdin or the training ends.
+It is not a child of the training, which might wait for any child; it ends when its stdin or the training ends.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class SamplerMeter:
 
     @property
     def patches(self) -> list[Patch]:
-        """What is wrapped."""
+        """The wrappers."""
         return [] if self._patch is None else [self._patch]
 
     def stop(self) -> None:
@@ -152,4 +152,4 @@ class StepSamples:
 
 
 sampled = SamplerMeter()
-"""The one of this process."""
+"""This process's SamplerMeter."""

@@ -67,7 +67,7 @@ sys.modules["_gpuprof_sampler"] = package
 from _gpuprof_sampler.record import sampler
 sampler.main(sys.argv[2], sys.argv[3])
 """
-"""Runs sampler.py by where it lies, as telemetry.py does."""
+"""Runs sampler.py by its path, as telemetry.py does."""
 
 
 class NotSampled(Exception):

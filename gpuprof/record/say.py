@@ -6,7 +6,7 @@ import sys
 
 
 def say(message: str) -> None:
-    """Writes one line. Never raises: no one may be there to read it."""
+    """Writes one line. Never raises, as stderr may be closed."""
     line = f"gpuprof: {message}"
     try:
         bars = sys.modules.get("tqdm.std") or sys.modules.get("tqdm")

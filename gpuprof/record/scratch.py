@@ -31,7 +31,7 @@ COVERED = (
     "chmod", "utime", "truncate", "symlink", "link", "listdir", "scandir",
     "fchmod", "lchmod", "chown", "fchown", "lchown", "setxattr", "removexattr", "mkfifo", "mknod",
 )  # fmt: skip
-"""Functions of `os` that are redirected in a trial, where this Python has them."""
+"""Functions of `os` that are redirected in a trial, if this Python has them."""
 CHANGES = os.O_WRONLY | os.O_RDWR
 _SQLITE_ATTACH: Published[Code] = 24
 LARGEST_COPIED_BYTES: Assumed[Bytes] = 1 << 28
@@ -67,7 +67,7 @@ class Scratch:
         self._gone: set[str] = set()
         """Real paths that the program believes it has deleted."""
         self.real: dict[str, Any] = {name: getattr(os, name) for name in COVERED if hasattr(os, name)}
-        """The functions of `os` as they were."""
+        """The original functions of `os`."""
         self._own_addresses: set[str] | None = None
         self._folders: dict[str, str] = {}
         """Folder → the same without links."""

@@ -238,7 +238,7 @@ class Session(NotedSteps):
             self._journal.begin_stage(self._stage, self._step + 1)
 
     def _late_counter(self) -> Callable[[Any], bool] | None:
-        """What counts steps once the plan is done; None where each has to be looked at."""
+        """A function that counts steps once the plan is done; None if each has to be examined."""
         if self._planned_end is not None or self._attached.ranges.listening or self._nsys:
             return None
         meter = self._meter
@@ -366,7 +366,7 @@ class Session(NotedSteps):
         if last:
             self._queue.insert(0, ("settle", last))
         if self.world_size > 1 and (left is None or left > found.needs()):
-            # This took some ranks longer than others, which wait in the next step.
+            # This took longer on some ranks; the others wait for them in the next step.
             self._queue.insert(0, ("settle", 1))
         if self.options["stop"]:
             if self.world_size > 1 and self.options["ranks"] is not None:
@@ -399,7 +399,7 @@ class Session(NotedSteps):
 
     def _stop_training(self) -> None:
         """`--stop`: ends the program like sys.exit(0), with its own clean-up."""
-        self._journal.tell("the training ends here, as --stop says")
+        self._journal.tell("the training ends here, because of --stop")
         self.close()
         raise Stop(0)
 

@@ -72,13 +72,13 @@ class SessionState:
         step has to be looked at."""
         self._line_due_ns = 0
         self.tape: Tape | None = None
-        """What notes the events of the baseline's steps, while there is nothing else to be done with them."""
+        """Notes the events of the baseline's steps, while nothing else has to be done with them."""
         self.bare: BareSteps | None = None
-        """What times steps with next to no hooks, instead of the tape."""
+        """Times steps with next to no hooks, instead of the tape."""
         self._watch: StepWatch | None = None
-        """What finds out whether that is possible; None where steps are not short, or not alike."""
+        """Finds out whether that is possible; None if steps are not short, or not alike."""
         self._regular: Regular | None = None
-        """What it has found."""
+        """What `_watch` has found."""
         self._may_be_profiled = True
         """Whether a profiler may run, so that this is checked at each step: from when one begins to the next stage."""
         self._stall = StallWatch(folder, self.rank, self.world_size, lambda: self._clock.step, self._journal.tell)
@@ -186,5 +186,5 @@ class SessionState:
         return any(stage == "warmup" for stage, _ in self._queue)
 
     def _follows_steps(self) -> bool:
-        """Whether a stage follows that looks at what a step does."""
+        """Whether a later stage looks at what a step does."""
         return self._more_windows() or self._continues_free() or any(stage == "sampling" for stage, _ in self._queue)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PATIENCE_STEPS: Assumed[Steps] = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
 HANDOVER_S: Assumed[Seconds] = 30.0
-"""Seconds that a profiler of another thread waits for ours to end; ours ends at the end of a step."""
+"""Seconds that another thread's profiler waits for ours, which ends at the end of a step."""
 
 BASELINES = ("baseline_free", "baseline_sync")
 Stage = tuple[str, int]

@@ -34,7 +34,7 @@ class Settling:
         self._step_ns: list[int] = []
         steps = options["settle"]
         self.kept = WATCHED if steps is not None and steps > WATCHED + 1 else 0
-        """Of the number of steps that the user gave: those that come once the training is known."""
+        """Of the settling steps that the user requested, those that come after the training is known."""
 
     @property
     def first_steps(self) -> int:
@@ -114,8 +114,8 @@ class Settling:
         return self._is_short(step_s) and not self._iterates()
 
     def last_steps(self, step_s: float, room: int | None) -> int:
-        """Settling steps that follow once the training is known: no more in all than the user wants. room: steps that
-        no stage needs; None: not known."""
+        """Settling steps that follow once the training is known: in all no more than the user requested. room: steps
+        that no stage needs; None: not known."""
         if self._options["settle"] is not None or not self.watches(step_s):
             return self.kept
         return WATCHED if room is None or room >= WATCHED else 0

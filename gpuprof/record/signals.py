@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OURS = frozenset(
     signal.valid_signals()
     - {signal.SIGKILL, signal.SIGSTOP}
-    - {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}  # job control works on each process by itself
+    - {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}  # job control acts on each process
     - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}  # our own faults
     - {signal.SIGPIPE, signal.SIGXFSZ}  # what we write went wrong, not what the target does
 )
@@ -69,7 +69,7 @@ class Guard:
         self.pid = pid
 
     def watch(self, target: int) -> None:
-        """Sets the process that must not outlive us."""
+        """Names the process that must not outlive us."""
         self._send(_WATCH + struct.pack("=q", target))
 
     def received(self) -> frozenset[int] | None:
@@ -175,7 +175,7 @@ class Post:
         self._early: dict[int, float] = {}
 
     def came(self, number: int, code: int) -> None:
-        """Notes a signal that we got. The same signal again within MOMENT_S counts once, as in the kernel."""
+        """Notes a signal that we received. The same signal again within MOMENT_S counts once, as in the kernel."""
         self._came[number] = code
         if self._due is None:
             self._due = time.monotonic() + MOMENT_S

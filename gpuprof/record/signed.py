@@ -81,7 +81,8 @@ def unseal(key: bytes, number: bytes, rank: int, data: bytes) -> Message:
 
 
 def _signed(number: bytes, message: Message) -> bytes:
-    """All fields but the last have a fixed length, so that no two messages are the same bytes."""
+    """The bytes that are signed. All fields but the last have a fixed length, so no two messages give the same
+    bytes."""
     return number + message.rank.to_bytes(8, "big") + message.kind + message.body
 
 

@@ -43,9 +43,9 @@ TIMES_USUAL: Assumed[Times] = 20
 """A stall takes at least this many times the usual step: evaluation and saving take less in most trainings."""
 MOST_FRAMES: Convention[Levels] = 50
 _OF_ENTRY = b"profiling_name"
-"""Contained in every dump that holds a collective."""
+"""A key in every dump that contains a collective."""
 USUAL_OF: Assumed[Steps] = 32
-"""Number of last looks whose median is the usual step."""
+"""The usual step is the median over this many last looks."""
 
 
 class StallWatch(threading.Thread):
@@ -103,7 +103,7 @@ class StallWatch(threading.Thread):
                     self._write()
                     (self._folder / HANG / STALLED).touch()
                     self._tell(
-                        f"no step for {stalled_s:,.0f} s after step {self._count}: where each rank is, is written"
+                        f"no step for {stalled_s:,.0f} s after step {self._count}: writing down where each rank is"
                     )
             except Exception as error:
                 log(self._folder, f"rank {self._rank}: the stall is not written down: {error!r}")

@@ -63,7 +63,7 @@ class StepClock:
         return get_ident() == self.thread and not (self.may_capture and self._is_capturing())
 
     def know(self, uses_gpu: bool) -> None:
-        """The training is known: its optimizers need not be met any more, and whether it uses a GPU."""
+        """The training is known, and with it whether it uses a GPU: new optimizers need not be reported any more."""
         self._on_optimizer = None
         if uses_gpu:
             self._is_capturing = capturing_check()

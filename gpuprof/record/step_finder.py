@@ -105,7 +105,7 @@ class StepFinder:
         counts = Counter(who for who in self._recent if who in self._order)
         if len(self._order) == 1:
             return self._order[0]
-        # Where the memory begins in the middle of a cycle, equals differ by one.
+        # If the remembered events begin in the middle of a cycle, equals differ by one.
         whole_cycles = sum(counts.values()) > 2 * len(counts)
         most = min(counts.values()) + (1 if whole_cycles else 0)
         return [who for who in self._order if counts[who] <= most][-1]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 PREPARED: Assumed[Events] = 256
-"""Events that are created before a stretch begins, and used again in a long one: creating and recording one takes about
+"""Events that are created before a stretch begins, and reused in a long one: creating and recording one takes about
 40 µs on an H200 machine, 2 % of a short step. A baseline has at most 201."""
 RESERVE: Assumed[Events] = 32
-"""Once no more than these are left, used ones are used again."""
+"""Once no more than this many are left, used ones are reused."""
 
 
 _NO_STREAM = object()
@@ -28,24 +28,25 @@ _NO_STREAM = object()
 
 
 class CurrentStream:
-    """`torch.cuda.current_stream`, which calls ten functions and makes an object each time, here only when another
-    stream has become the current one."""
+    """The current stream. `torch.cuda.current_stream` calls ten functions and makes an object each time, so it is
+    called only when the stream has changed."""
 
     def __init__(self) -> None:
         self.known: Any = None
-        """(number, device, kind) of the stream, as torch's function in C++ says them."""
+        """(number, device, kind) of the stream, as torch's C++ function returns them."""
         self.stream: Any = None
 
     @staticmethod
     def readers() -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-        """Torch's functions in C++ that say the current device, and the stream of a device as `known` has it; some that
-        say nothing where this torch has none."""
+        """torch's C++ functions that return the current device, and the stream of a device in the form of `known`;
+        stand-ins if this torch has none."""
         inside = sys.modules["torch"]._C
         read = getattr(inside, "_cuda_getDevice", None), getattr(inside, "_cuda_getCurrentStream", None)
         return (lambda: None, lambda _: _NO_STREAM) if None in read else read  # type: ignore[return-value]
 
     def of_now(self) -> Any:
-        """The current stream of the current GPU; None, which means the same to torch, where this torch does not say."""
+        """The current stream of the current GPU; None, which means the same to torch, if this torch does not report
+        it."""
         inside = sys.modules["torch"]._C
         try:
             known = inside._cuda_getCurrentStream(inside._cuda_getDevice())
@@ -57,7 +58,7 @@ class CurrentStream:
 
 
 def _record_event() -> Any:
-    """Torch's function in C++ that records an event in a stream, else the event's own method."""
+    """torch's C++ function that records an event in a stream, else the event's own method."""
     torch = sys.modules["torch"]
     return getattr(getattr(torch._C, "_CudaEventBase", None), "record", None) or torch.cuda.Event.record
 
@@ -75,7 +76,7 @@ class Stretch:
         """Duration of each step on the CPU's clock, without time between steps."""
         self.marks: deque[Any] = deque()
         self._device_ns: list[int] = []
-        """Durations between marks that have been used again."""
+        """Durations between marks whose events have been reused."""
         self._finished: tuple[int, list[int] | None] | None = None
         self.stream = CurrentStream()
         self.record: Any = _record_event() if self.on_gpu else None
@@ -83,7 +84,7 @@ class Stretch:
         """Events that have been created; torch creates one when it is first recorded."""
         synchronise(devices)
         self.begun_ns = self.step_begun_ns = time.perf_counter_ns()
-        """Of the stretch, and of its current step: time before the latter belongs to no step."""
+        """Begin of the stretch and of its current step; time before the latter belongs to no step."""
         if self.on_gpu:
             self.mark()
 
@@ -110,8 +111,8 @@ class Stretch:
         self.marks.append(event)
 
     def _use_again(self) -> None:
-        """Reads the times of steps that are over on the GPU, and keeps their events for later: all at once, so that one
-        step in hundreds takes longer, instead of each."""
+        """Reads the times of steps that are over on the GPU, and keeps their events for reuse: all at once, so that one
+        step in hundreds takes longer, and not each."""
         marks = self.marks
         while len(marks) >= 2 and marks[1].query():
             first = marks.popleft()

@@ -46,7 +46,7 @@ NOTHING = (
 )
 """Message for a target in which no step was seen."""
 ONLY_PHASES = (
-    "no optimizer step was taken, and the phases that the target marks were recorded: gpuprof diagnose reads them"
+    "no optimizer step was taken; the phases that the target marks were recorded: gpuprof diagnose reads them"
     " together with the run of the process that trains"
 )
 """Message for a target that only generates, for example."""
@@ -92,7 +92,7 @@ def end_as(status: int) -> int:
 
 
 def _note_inner(folder: Path) -> None:
-    """Where another gpuprof trace runs this one, leaves it a note of where this one records: the outer one will record
+    """If another gpuprof trace runs this one, leaves it a note about where this one records: the outer one will record
     nothing."""
     outer = os.environ.get(runfile.RUN_VARIABLE)
     if outer:
@@ -101,7 +101,7 @@ def _note_inner(folder: Path) -> None:
 
 
 def _inner(folder: Path) -> str | None:
-    """Where a gpuprof trace inside this run's target records."""
+    """The folder into which a gpuprof trace inside this run's target records; None without one."""
     try:
         return (folder / INNER).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -138,7 +138,7 @@ class _Run:
         self._under_nsys: TargetUnderNsys | None = None
 
     def _make(self, stem: str, out: str | None) -> Path | None:
-        """The folder with its manifest, here or elsewhere; None if it can be made nowhere."""
+        """Makes the folder with its manifest, here or elsewhere; None if that is not possible anywhere."""
         try:
             folder = make_folder(stem, out)
             try:
@@ -258,9 +258,9 @@ class _Run:
                 deadline = deadline or now + REPORT_S
                 if not warned and now > deadline - REPORT_S + PATIENCE_S:
                     warned = True
-                    tell("the training has ended; Nsight Systems writes its report (Ctrl-C does without)")
+                    tell("the training has ended; Nsight Systems writes its report (Ctrl-C: go on without it)")
                 if now > deadline:
-                    tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s: it is ended")
+                    tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s and was ended")
                     os.killpg(nsys, signal.SIGKILL)
             # Once the target has ended, a signal is meant for nsys.
             whom = under_nsys.pid if under_nsys.status is None else nsys if left is None else None

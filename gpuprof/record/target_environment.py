@@ -28,7 +28,7 @@ def environment(folder: Path | None) -> dict[str, str]:
 
 
 def led_to_us() -> dict[str, str]:
-    """Our environment, in which every Python loads the code that records or arms before its own."""
+    """Our environment, changed so that every Python loads the code that records or arms before its own."""
     variables = dict(os.environ)
     inject, path = str(INJECT), variables.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != inject:

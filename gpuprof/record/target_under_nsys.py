@@ -88,7 +88,7 @@ class TargetUnderNsys:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more can be heard."""
+        """Whether nothing more can arrive."""
         return self._line is None and self._door is None
 
     def take_back(self) -> None:
@@ -99,7 +99,7 @@ class TargetUnderNsys:
         self.close()
 
     def close(self) -> None:
-        """Ends it; what was heard stays."""
+        """Closes the socket; what it received stays."""
         self._let_go()
         for end in (self._line, self._door):
             if end is not None:
@@ -108,7 +108,7 @@ class TargetUnderNsys:
 
 
 def _is_open(descriptor: int) -> bool:
-    """Whether the target gets it; a stream that was closed has been replaced by a file of ours."""
+    """Whether the target gets this descriptor; a stream that was closed has been replaced by a file of ours."""
     try:
         return os.get_inheritable(descriptor)
     except OSError:

@@ -3,8 +3,8 @@
     python -m gpuprof.record.telemetry RUN
 
 It is not a thread of the training, which would compete with it for the GIL. It ends with the process that started it,
-when its stdin ends or its parent changes, and also when the run folder is gone or the disk is full. Values that NVML
-does not report are null; without NVML the lines list no GPUs.
+when its stdin ends or its parent changes, and also when the run folder is gone or the disk is full. Values that the
+driver does not report are null; without a driver that can be sampled the lines list no GPUs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from .. import runfile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpuprof.devices.gpu_driver import GpuDriver
     from gpuprof.units import Assumed, Bytes, Seconds
 
 
@@ -38,12 +37,6 @@ RARELY_S: Assumed[Seconds] = 10.0
 OFTEN_FOR_S: Assumed[Seconds] = 600.0
 LARGEST_BYTES: Assumed[Bytes] = 50 << 20
 """No line is added to a file of this size; from half of it on, lines are rare."""
-
-REASONS = (
-    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal",
-    "hw_thermal", "hw_power_brake", "display_clock", "board_limit", "reliability",
-)  # fmt: skip
-"""Reasons why clocks are not higher, by bits of NVML's nvmlClocksEventReasons, lowest first."""
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Signals sent to a whole job or terminal are for the training, which may run on for a while; so must this."""
@@ -123,6 +116,8 @@ def main(arguments: list[str]) -> int:
     if not 1 <= len(arguments) <= 2:
         sys.stderr.write("usage: python -m gpuprof.record.telemetry RUN [PARENT_PID]\n")
         return 2
+    from ..devices.find_driver import find_driver
+
     folder = Path(arguments[0])
     parent = int(arguments[1]) if len(arguments) == 2 else os.getppid()
     for name in _IGNORED:
@@ -130,14 +125,14 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(OSError):
         os.nice(10)
     try:
-        sample(folder, parent, gpus())
+        sample(folder, parent, find_driver())
     except Exception as error:  # OSError: a folder that is gone, a full disk
         runfile.log(folder, f"telemetry ends early: {error!r}")
         return 1
     return 0
 
 
-def sample(folder: Path, parent: int, gpus: Gpus) -> None:
+def sample(folder: Path, parent: int, driver: GpuDriver) -> None:
     """Writes lines until the parent has gone or the file is full. Raises OSError when they cannot be written."""
     file = folder / runfile.TELEMETRY
     lines: list[dict[str, Any]] = []
@@ -146,7 +141,9 @@ def sample(folder: Path, parent: int, gpus: Gpus) -> None:
     write_at = begun  # the first at once: a run may be short
     pause: float | None = OFTEN_S
     while pause is not None and not _parent_ended(parent, due):
-        lines.append({"unix_ns": time.time_ns(), "load1": _load(), "cpu": cpu.since_last_time(), "gpus": gpus.read()})
+        lines.append(
+            {"unix_ns": time.time_ns(), "load1": _load(), "cpu": cpu.since_last_time(), "gpus": driver.sample()}
+        )
         now = time.monotonic()
         if now >= write_at:
             runfile.append_lines(file, lines)
@@ -208,142 +205,6 @@ class CpuShare:
             return values[3] + values[4], sum(values)
         except (OSError, ValueError, IndexError):
             return None
-
-
-# ---- GPUs
-
-
-class Gpus:
-    """The case without NVML: no GPUs."""
-
-    def read(self) -> list[dict[str, Any]]:
-        """What each GPU does now, as telemetry.jsonl has it: power in watts, utilisations as shares of the time."""
-        return []
-
-
-def gpus() -> Gpus:
-    """The GPUs that this process's environment lets CUDA see."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return NvmlGpus(pynvml)
-    except Exception:  # no such module, no driver, no permission
-        return Gpus()
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU, or a MIG instance of one: only its memory and its use are its own, the rest is the whole GPU's."""
-
-    index: int | None
-    """As nvidia-smi counts, in the order of the PCI bus."""
-    uuid: str
-    handle: Any
-    whole: Any
-
-
-class NvmlGpus(Gpus):
-    """What NVML reports of the visible GPUs."""
-
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        self.visible = list(self._choose(os.environ.get("CUDA_VISIBLE_DEVICES")))
-
-    def read(self) -> list[dict[str, Any]]:
-        return [self._read(gpu) for gpu in self.visible]
-
-    def _read(self, gpu: Gpu) -> dict[str, Any]:
-        use = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle)
-        memory = self._ask("nvmlDeviceGetMemoryInfo", gpu.handle)
-        return {
-            "index": gpu.index,
-            "uuid": gpu.uuid,
-            "power_w": _scaled(self._ask("nvmlDeviceGetPowerUsage", gpu.whole), 1000),
-            "energy_j": _scaled(self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu.whole), 1000),
-            "limit_w": _scaled(self._ask("nvmlDeviceGetEnforcedPowerLimit", gpu.whole), 1000),
-            "sm_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 1),
-            "memory_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 2),
-            "temperature_c": self._ask("nvmlDeviceGetTemperature", gpu.whole, 0),
-            "utilization": _scaled(getattr(use, "gpu", None), 100),
-            "memory_utilization": _scaled(getattr(use, "memory", None), 100),
-            "used_bytes": getattr(memory, "used", None),
-            "throttle": self._reasons(gpu.whole),
-        }
-
-    def _reasons(self, handle: Any) -> list[str] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if bits is None:  # its older name
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        if bits is None:
-            return None
-        names = [name for place, name in enumerate(REASONS) if bits >> place & 1]
-        unknown = bits >> len(REASONS) << len(REASONS)
-        return [*names, hex(unknown)] if unknown else names
-
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        """The result of an NVML call; None if NVML refuses it or this version of its module lacks it."""
-        try:
-            return getattr(self._nvml, function)(*arguments)
-        except Exception:
-            return None
-
-    def _choose(self, wanted: str | None) -> Iterator[Gpu]:
-        """The GPUs in CUDA_VISIBLE_DEVICES; as in CUDA, up to the first invalid entry."""
-        whole = list(self._all())
-        if wanted is None or (_by_index(wanted) and not self._same_order(whole)):
-            yield from whole
-            return
-        seen: set[str] = set()
-        for entry in wanted.split(","):
-            gpu = self._named(entry.strip(), whole)
-            if gpu is None:
-                return
-            if gpu.uuid not in seen:
-                seen.add(gpu.uuid)
-                yield gpu
-
-    def _all(self) -> Iterator[Gpu]:
-        for index in range(self._ask("nvmlDeviceGetCount") or 0):
-            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
-            if handle is not None:
-                yield Gpu(index, _text(self._ask("nvmlDeviceGetUUID", handle)) or f"#{index}", handle, handle)
-
-    def _same_order(self, whole: list[Gpu]) -> bool:
-        """Whether CUDA numbers GPUs as NVML does. By default CUDA orders them by speed, which is not known where GPUs
-        differ; then all are sampled, and their UUIDs identify the training's."""
-        if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-            return True
-        return len({str(self._ask("nvmlDeviceGetName", gpu.handle)) for gpu in whole}) <= 1
-
-    def _named(self, entry: str, whole: list[Gpu]) -> Gpu | None:
-        if entry.isdecimal():
-            return next((gpu for gpu in whole if gpu.index == int(entry)), None)
-        if entry.startswith("MIG-"):
-            return self._instance(entry, whole)
-        found = [gpu for gpu in whole if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
-        return found[0] if len(found) == 1 else None  # a UUID may be abbreviated as long as it is unique
-
-    def _instance(self, uuid: str, whole: list[Gpu]) -> Gpu | None:
-        handle = self._ask("nvmlDeviceGetHandleByUUID", uuid)
-        if handle is None:
-            return None
-        parent = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        of = _text(self._ask("nvmlDeviceGetUUID", parent)) if parent is not None else None
-        index = next((gpu.index for gpu in whole if gpu.uuid == of), None)
-        return Gpu(index, uuid, handle, handle if parent is None else parent)
-
-
-def _by_index(wanted: str) -> bool:
-    return any(entry.strip().isdecimal() for entry in wanted.split(","))
-
-
-def _scaled(value: Any, unit: int) -> float | None:
-    return None if value is None else round(value / unit, 2)
-
-
-def _text(value: Any) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S: Assumed[Seconds] = 3.0
-"""Seconds after the target's end without a word from us."""
+"""Seconds without output after the target's end, before a line says what gpuprof does."""
 
 
 def tell(message: str) -> None:

@@ -29,28 +29,28 @@ def is_capturing() -> bool:
 
 
 def has_gpu_support() -> bool:
-    """Whether this torch was built for GPUs, so that CUDA graphs are possible. As torch.backends.cuda.is_built says,
-    but also while torch is being imported: it imports its loaders before its back ends."""
+    """Whether this torch was built for GPUs, so that CUDA graphs are possible. Like torch.backends.cuda.is_built,
+    but it also works while torch is being imported: torch imports its loaders before its backends."""
     import torch
 
     return bool(torch._C._has_cuda)
 
 
 def capturing_check() -> Callable[[], bool]:
-    """A function that says whether a CUDA graph is being captured on the current stream, once CUDA is initialised:
-    torch's own in C++, because it is called several times a step."""
+    """A function that returns whether a CUDA graph is being captured on the current stream, once CUDA is initialised:
+    torch's C++ function, because it is called several times a step."""
     import torch
 
     return getattr(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 
 
 NO_TASK: Published[Code] = -1
-"""What `graph_task` says outside of backward passes."""
+"""What the function from `graph_task` returns outside of backward passes."""
 
 
 def graph_task() -> Callable[[], int]:
-    """Torch's function in C++ that says which backward pass this thread is executing; one that says NO_TASK where this
-    torch has none."""
+    """torch's C++ function that returns the id of the backward pass that this thread is executing; one that returns
+    NO_TASK if this torch has none."""
     import torch
 
     return getattr(torch._C, "_current_graph_task_id", lambda: NO_TASK)
@@ -91,12 +91,12 @@ class Ration:
         return now_ns >= self.next_ns
 
     def spent(self, ns: int, now_ns: int) -> None:
-        """It has taken ns."""
+        """It has taken `ns`, until `now_ns`."""
         self.next_ns = now_ns + round(ns / self._share)
 
 
 LOOK_NS: Assumed[WholeNs] = 2_000
-"""What it takes to see that there is no GPU."""
+"""Time that it takes to see that there is no GPU."""
 NOT_READ: dict[str, int | None] = dict.fromkeys(
     ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
 )

@@ -114,8 +114,8 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def _settings(group: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a parameter group says of how to update its parameters. A tensor (a learning rate for graphs) is not read:
-    it is the same as itself only."""
+    """A parameter group's settings for the update of its parameters. A tensor (a learning rate for graphs) is not read:
+    it equals only itself."""
     import torch
 
     settings = ((name, value) for name, value in group.items() if name not in ("params", "param_names", "name"))
@@ -123,9 +123,9 @@ def _settings(group: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def idle_gradients(model: Any, updated: set[int]) -> dict[str, int]:
-    """Single numbers of the model that have a gradient although no optimizer updates them, and those that come before
-    all that is updated. updated: ids of what the optimizers that were seen update. Empty where none of it is the
-    model's own, as with sharded or flattened weights."""
+    """Counts of the model's elements that have a gradient although no optimizer updates them, and of those among them
+    that come before everything that is updated. updated: ids of the tensors that optimizers update. Empty if none of
+    these is the model's own, as with sharded or flattened weights."""
     idle = below = 0
     seen = False
     for parameter in model.parameters():
@@ -162,7 +162,7 @@ def _name_of(found: Any) -> str | None:
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether torch.compile has been put on the model, a part of it, or a function that may call it."""
+    """Whether torch.compile was applied to the model, a part of it, or a function that may call it."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is not None and dynamo.counters["stats"].get("unique_graphs"):
         return True

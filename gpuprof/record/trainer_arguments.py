@@ -65,7 +65,7 @@ def describe_arguments(args: Any) -> dict[str, Any]:
 
 
 def _harmless(value: Any) -> bool | int | float | str | None:
-    """A number, a switch, or the name of a choice."""
+    """The value if it is a number, a switch, or the name of a choice; else None."""
     value = getattr(value, "value", value)
     if isinstance(value, (bool, int, float)):
         return value

@@ -59,7 +59,7 @@ class Transforms:
 
     def __init__(self, memory: Memory, ranges: Ranges) -> None:
         self.ended = False
-        """Whether nothing is watched any more."""
+        """Whether the watch has ended."""
         self.error: Exception | None = None
         """The error that ended the watch, if any."""
         self.allowance = Allowance()

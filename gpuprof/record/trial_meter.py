@@ -48,10 +48,10 @@ LONGEST_SETTLE: Assumed[Steps] = 400
 FEWEST_STEPS: Assumed[Steps] = 5
 """Steps that a stretch must have to say anything."""
 STEPS_BEFORE_LOOKING: Assumed[Steps] = 20
-"""Steps of a stretch before it is looked at for the first time."""
+"""Steps of a stretch before it is checked for the first time."""
 SHORTEST_NS: Assumed[WholeNs] = 1_500_000_000
 MOST_SHORT: Assumed[Steps] = 1000
-"""A stretch lasts at least this long, if it is allowed to and this takes no more than MOST_SHORT steps."""
+"""A stretch lasts at least SHORTEST_NS, if it may and if that takes no more than MOST_SHORT steps."""
 ARRIVED = ".arrived"
 """Suffix of a gate's name: the file says that a process waits there."""
 GATE_S: Assumed[Seconds] = 0.02
@@ -167,7 +167,7 @@ class TrialMeter:
 
     @guarded
     def _fetched(self, batches: Any, batch: Any) -> None:
-        if batch is None:  # the end of an evaluation, it may be
+        if batch is None:  # perhaps the end of an evaluation
             self._loaded.evaluated()
             return
         if self._digests.wants_batches:
@@ -298,7 +298,7 @@ class TrialMeter:
         return -(-int(workers or 0) * int(factor or 2) // per_step)
 
     def _is_short(self) -> bool:
-        """Whether the training is known to have too few steps for settling and a stretch."""
+        """Whether the training is known to have too few steps for settling and for a stretch."""
         return self._total is not None and self._total < 2 * SETTLING_STEPS + STEPS_BEFORE_LOOKING
 
     def _begin_stretch(self) -> None:

@@ -19,7 +19,7 @@ class WalkedPasses:
     def __init__(self, open_range: Callable[[str], Callable[[], None] | None]) -> None:
         self._open = open_range
         self._known: list[list[Any]] | None = None
-        """For each backward pass of a step what was found, by numbers relative to that of its loss."""
+        """For each backward pass of a step, what was found: sequence numbers relative to that of its loss."""
         self._pass = 0
         self._walked: list[list[Any]] = []
         self._is_whole = False

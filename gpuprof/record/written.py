@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.units import Assumed, Bytes, Characters, Convention, Files, Names, Seconds
 
 FILE = "written.jsonl"
-"""In the run's folder."""
+"""Name of the file in the run's folder."""
 MOST_PATHS: Convention[Names] = 200
 """Paths that a process notes."""
 MOST_BYTES: Convention[Bytes] = 200_000
@@ -61,7 +61,7 @@ class Written:
         sys.addaudithook(hook)
 
     def note(self, verb: str, path: str) -> None:
-        """The program does this to an absolute path."""
+        """Notes that the program does this (writes, deletes …) to an absolute path."""
         if self._full or (verb, path) in self._seen or self._is_no_ones(path):
             return
         self._seen.add((verb, path))
@@ -69,7 +69,7 @@ class Written:
         self._full = len(self._seen) >= MOST_PATHS
 
     def _is_no_ones(self, path: str) -> bool:
-        """Whether it is in a cache, a temporary file, or compiled Python."""
+        """Whether the path is in a cache, or is a temporary file or compiled Python."""
         if path.startswith(self._left_out) or "__pycache__" in path:
             return True
         return path.startswith(self._temporary) and not path.startswith(self._here)

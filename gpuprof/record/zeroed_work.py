@@ -85,9 +85,9 @@ def _multiplies_by_zero(node: Any) -> bool:
 def kept(saved: Any) -> Any:
     """The tensor that a node saved, if it was saved as it is; else None.
 
-    To ask for what went through a hook is to call its other half, which computes a checkpointed part again, and keeps
-    that, or copies the tensor back to the GPU. PyTorch gives Python numbers to no hook. A torch without
-    `SavedTensor.unpack_hook` does not say: None.
+    Reading a tensor that went through a saved-tensor hook calls the hook's other half, which recomputes a checkpointed
+    part and keeps it, or copies the tensor back to the GPU. PyTorch passes no Python numbers to hooks. Without
+    `SavedTensor.unpack_hook`, in older versions of torch, this is not known: None.
     """
     try:
         return saved.data if saved.unpack_hook is None else None

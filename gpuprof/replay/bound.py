@@ -1,10 +1,10 @@
-"""What binds a step, from what each resource would gain. Diagnosis, ranks, projection and recordings that cannot be
-replayed all ask here, so that one program gets one verdict whichever way it was looked at.
+"""What limits a step, from what each resource would gain. Diagnosis, ranks, projection and recordings that cannot be
+replayed all use this rule, so that one program gets the same verdict everywhere.
 
-A step is bound by the resource that shortens it most when it is twice as fast. Twice that gain counts, but never more
-than the resource's complete absence gains: where something else sets the pace once it is a little faster, no more is to
-be had from it. Where several come so close that noise decides, it is the one whose absence gains most: waiting can be
-removed, work can only be made faster. Where these are as close, half the time decides by itself.
+A step is bound by the resource that shortens it most when it is twice as fast. Its sensitivity is twice that gain, but
+at most the gain of removing the resource: if something else becomes the limit once it is a little faster, it gains no
+more. If several sensitivities are so close that noise decides, the limit is the resource whose removal gains most:
+waiting can be removed, work can only be made faster. If those gains are equally close, the sensitivities decide.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EQUAL_SENSITIVITY: Assumed[Share] = 0.05
 LEAST_SENSITIVITY: Assumed[Share] = 0.1
 """Sensitivities that differ by less than the first cannot be distinguished; below the second nothing much is gained."""
 EXPLAINED_SENSITIVITY: Assumed[Share] = 0.5
-"""Of the device's sensitivity, the share that its parts must explain; with less, what limits the rest would decide."""
+"""Smallest share of the device's sensitivity that its parts must explain; with less, the unknown rest would decide."""
 
 _Name = TypeVar("_Name")
 
@@ -54,10 +54,11 @@ def bound_of(
 
 
 def capped(found: Sensitivities, without: Callable[[Resource], float]) -> Sensitivities:
-    """The same gains, none greater than the resource's absence gains; the parts of the device shrink with it.
+    """The same sensitivities, none greater than the gain of removing the resource; the parts of the device shrink with
+    it.
 
-    Only those are looked at that could decide: an absence gains at least what half the time does, so none falls below
-    half of its value. What counted at all still does."""
+    Only those that could decide are computed: removing a resource gains at least what halving its time does, so none
+    falls below half of its value, and none that counted stops counting."""
     values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
     most = max(values.values())
     near: list[Resource] = [
@@ -90,8 +91,8 @@ def _resource(
 
 
 def _device_part(found: Sensitivities) -> Bound | None:
-    """Which part of the kernels binds; memory where the split is not known, as most kernels are bound by that. None
-    where most of what binds is known to be none of the three, as of CUDA graphs recorded as a whole."""
+    """Which part of the kernels is the limit; memory if the split is unknown, since memory limits most kernels. None if
+    most of the time is known to be none of the three, as in CUDA graphs recorded as a whole."""
     parts: dict[Part, float] = {name: value for name in PARTS if (value := getattr(found, name)) is not None}
     if len(parts) < len(PARTS):
         return "memory"

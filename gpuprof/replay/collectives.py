@@ -1,14 +1,13 @@
 """Splits collectives into waiting for the last rank to arrive and moving the data.
 
-A recorded collective lasts from this rank's arrival to the end, which all ranks share: most of it can be waiting. It
-is split into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
-than it, and the transfer, which begins when both have come and the stream is free.
-
-What a peer is late by is counted from this rank's own readiness, not from the moment its communication stream came to
-the collective: the same late peer is met by every collective that is launched meanwhile, and is waited for once. It is
-the peer's surplus work over this rank's. Where the profiler's cost is taken out of this rank, the peer, which recorded
-the same work, loses as much: the surplus stays. A faster host shortens this rank's own way to the collective, and that
-part of the peer's which is alike; the surplus, of which one recording cannot say what it is, is communication's.
+A recorded collective lasts from this rank's arrival to the end, which all ranks share: most of it can be waiting. It is
+split into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later than
+it, and the transfer, which begins when both have arrived and the stream is free. A peer's lateness is counted from this
+rank's own readiness, not from the moment its communication stream reached the collective: every collective that is
+launched meanwhile meets the same late peer, which is waited for once. The lateness is the peer's surplus work over this
+rank's. If the profiler's cost is removed from this rank, the peer, which recorded the same work, loses the same time:
+the surplus stays. A faster CPU shortens this rank's own way to the collective, and the part of the peer's way that is
+the same; the surplus, whose nature one recording cannot show, counts as communication.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
 
 GPUS_OF_A_HOST: Assumed[Gpus] = 8
 SIZES_APART: Assumed[Ratio] = 4.0
-"""Sizes this many times apart tell by the difference of their durations how fast the link is."""
+"""Smallest ratio of two sizes for the difference of their durations to give the link's rate."""
 LEAST_WAIT_NS: Assumed[Ns] = 5_000.0
-"""Less than this is no waiting: collectives of one kind differ by some µs on their own."""
+"""Shorter waits, ns, do not count: collectives of one kind differ by a few µs anyway."""
 
 
 def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
     """The graph with each collective split into waiting for peers and transfer; replays as before.
 
-    `transfer_ns`: per GPU event of the trace what the collective takes once all ranks have come, as several ranks'
-    recordings tell; where it is NaN, or not given, `estimate_transfers` tells.
+    `transfer_ns`: per GPU event of the trace time of the collective once all ranks have arrived, ns, from several
+    ranks' recordings; where it is NaN or not given, `estimate_transfers` supplies it.
     """
     nodes = np.flatnonzero(graph.on_gpu & (graph.resource == COMMUNICATION))
     if not len(nodes):
@@ -149,11 +148,11 @@ def _ready(graph: Graph, edges: Mask, arrives: F64, target: I64) -> F64:
 
 
 def estimate_transfers(timeline: Timeline) -> F64:
-    """Per GPU event of the trace: what its collective may take once all ranks have come; NaN on other events.
+    """Per GPU event of the trace: time of its collective once all ranks have arrived, ns; NaN for other events.
 
     Bytes over the link's rate, plus a start, and never more than was recorded. The rate is the highest of: what the
-    fastest collective reached; what the durations of small and large ones tell by their difference, up to what such a
-    link usually does. Without bytes, the shortest of its kind.
+    fastest collective reached; the rate from the difference between durations of small and large ones, up to the usual
+    rate of such a link. Without bytes, the shortest of its kind.
     """
     found = find_collectives(timeline)
     c = found.columns

@@ -1,4 +1,4 @@
-"""The CPU's own computing: ops on tensors in host memory, next to which launching takes microseconds."""
+"""The CPU's own computing: ops on tensors in host memory, which take far longer than a launch."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Ns
 
 LATENCY_NS: Assumed[Ns] = 20_000.0
-"""From a launch to its kernel on an idle GPU at most; what lasts longer waits for something else. Launches that are
-made early enough hide it."""
+"""Longest time from a launch to its kernel on an idle GPU, ns; if it takes longer, the kernel waits for something else.
+Launches that are made early enough hide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class CpuWaits:
     floor_ns: float
     """The step in which the GPU never waits for the CPU."""
     host_floor_ns: float
-    """The step in which it waits for the CPU only while that prepares batches: what is left with all else of the CPU's
-    taking no time, since `host` is the CPU without its input."""
+    """The step in which it waits for the CPU only while that prepares batches: the step if all other CPU work took no
+    time, since `host` is the CPU without its input."""
     cpu_ns: float
     """Time that the GPU waits for the CPU, including launch latency."""
     launched_ns: float
@@ -40,7 +40,7 @@ class CpuWaits:
 
 @remembered
 def cpu_waits(graph: Graph) -> CpuWaits:
-    """What the GPU waits for in a step of the loop, where several do of the one that waits most for the CPU."""
+    """What the GPU waits for in a step of the loop; of several GPUs, the one that waits most for the CPU."""
     schedule = in_loop(graph)
     marks = np.concatenate([schedule.finished_ns[-2, -1:], schedule.finished_ns[-1]])
     gpu = np.flatnonzero(graph.on_gpu)
@@ -70,8 +70,8 @@ def _repeated(start_ns: F64, end_ns: F64, marks: F64) -> Intervals:
 def _waits(
     graph: Graph, nodes: I64, start_ns: F64, end_ns: F64, marks: F64, batches: Intervals
 ) -> tuple[F64, F64, F64]:
-    """Per step what a device, whose work the nodes are, waits for the CPU, for work that is launched, and of the first
-    what it waits while the CPU prepares batches."""
+    """Time per step, ns, that a device whose work the nodes are waits for the CPU, for work that is launched, and the
+    part of the former in which the CPU prepares batches."""
     low, high = round(float(marks[0])), round(float(marks[-1]))
     start = np.round(start_ns[nodes]).astype(np.int64)
     gaps = complement(_repeated(start_ns[nodes], end_ns[nodes], marks), low, high)
@@ -81,7 +81,7 @@ def _waits(
     awaited = nodes[order[np.minimum(k, len(order) - 1)]]
     launch = launcher_of(graph)[awaited]
     known &= launch >= 0
-    # Where no launch is known the CPU may be what is waited for.
+    # If no launch is known, the wait may be for the CPU.
     until = np.where(known, end_ns[np.maximum(launch, 0)], gaps.end.astype(np.float64)).clip(gaps.start, gaps.end)
     cpu, launched = until - gaps.start, gaps.end - until
     fetching = Cover(batches).between(gaps.start, np.round(until).astype(np.int64)).astype(np.float64)

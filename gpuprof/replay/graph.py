@@ -4,7 +4,7 @@ A node starts when all its edges allow, and lasts for its duration. **A wait is 
 duration, its time follows from its edges; so every edge stays, whether it bound the recorded start or not: the one
 that did not binds once something else gets faster.
 
-Nodes stand in an order in which every edge comes from an earlier node. An edge from a later node (or from the node
+Nodes are in an order in which every edge comes from an earlier node. An edge from a later node (or from the node
 itself) means that node's previous round: the window is replayed as a loop, and what one round leaves running is what
 the next one finds.
 """
@@ -34,7 +34,7 @@ within a CUDA graph, another rank, a recorded moment of work whose launch was no
 LANE, HANDOVER, LAUNCH, STREAM, EVENT, SYNC, COPY, QUEUE, GRAPH, PEER, ANCHOR = range(len(EDGES))
 
 NEVER: Convention[Ns] = -1e18
-"""Before all time."""
+"""A time before all others, ns."""
 UNBOUND = -np.inf
 """Lag of an edge that no longer holds anything up."""
 
@@ -104,9 +104,9 @@ class Graph:
     step_end: I64
     """Per step the node whose end is the end of the step on the host."""
     shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What follows from which nodes there are: the same for all graphs that differ in durations and edges only."""
+    """Facts that depend on the nodes alone: the same for all graphs that differ only in durations and edges."""
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What follows from the graph, derived once."""
+    """Facts that depend on the whole graph, each computed once."""
 
     def __len__(self) -> int:
         return len(self.duration_ns)

@@ -2,7 +2,7 @@
 
 Simulating a graph gives the usual step: the one whose batch is ready and in which nothing is saved or logged. The mean
 step follows from it: batches may come slower than the training takes them (a queue: a faster step then only waits
-longer), and some steps hold lumps of other work, during which workers go on as far as their queue has room.
+longer), and some steps contain lumps of other work, during which workers continue until their queue is full.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SAME_PACE: Assumed[Share] = 0.03
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes", "compile")
 """Lumps that a faster CPU shortens."""
 WAITS = "waits"
-"""Lump: what a step waits for batches beyond what the pace of the workers explains, as at the start of an epoch. A
-faster input shortens it, more workers of the same pace do not."""
+"""Lump: waiting for batches beyond what the workers' pace explains, as at the start of an epoch. A faster input
+shortens it, more workers of the same pace do not."""
 WORKER_STARTS = "worker_starts"
 """Lump: ending the workers of an epoch, starting those of the next, and the wait for their first batch."""
 PAUSES = "pauses"
-"""Lump: what steps of more than twice the usual step take, without a known cause."""
+"""Lump: excess of steps that take more than twice the usual step without a known cause."""
 VARIATION = "variation"
-"""What the mean of steps without lumps and waiting is above the usual step: no lump of its own, since a faster step has
-less of it in proportion, but a change may say that it leaves a smaller part of it."""
+"""Excess of the mean of steps without lumps and waiting over the usual step: not a lump, since it scales with the step;
+but a change may leave a smaller part of it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class MeanStep:
     """How long a step of a graph takes on average. The default is the usual step itself."""
 
     graph: Graph
-    """As it is."""
+    """The unchanged graph."""
     usual_ns: float | None = None
-    """Its usual step as measured; None: as simulated."""
+    """Its usual step as measured, ns; None: as simulated."""
     mean_ns: float | None = None
-    """Its mean step as it was measured; None: the usual step, nothing else being known."""
+    """Its mean step as measured, ns; None: the usual step, since nothing else is known."""
     loader: Loader | None = None
     """Worker processes that feed the training; None without any, or where their pace is not known."""
     batches: float = 1.0
@@ -56,9 +56,9 @@ class MeanStep:
     every: Mapping[str, float] = field(default_factory=dict)
     """Steps from one lump of a cause to the next, where that is known."""
     overlap: float = 0.0
-    """Of what the workers can do during lumps, the share that they do: at the end of an epoch it is nothing."""
+    """Share of the work possible during lumps that workers actually do: at the end of an epoch it is 0."""
     paced: bool = False
-    """Whether the pace of the workers was measured in them, so that another mean step would say nothing of it."""
+    """Whether the pace of the workers was measured in them, so that another mean step would not change it."""
 
     def now_ns(self) -> float:
         """The mean step as it is, ns."""
@@ -129,8 +129,8 @@ class MeanStep:
         return replace(self, overlap=min(self.overlap - waits / room, 1.0)) if room > 0 else self
 
     def with_mean(self, mean_ns: float) -> MeanStep:
-        """The same had another mean step been measured: its lumps and its loader would be larger or smaller. What was
-        measured of the workers stays."""
+        """The same as if another mean step had been measured: lumps and the loader's time are larger or smaller. What
+        was measured in the workers stays."""
         if self.usual_ns is None or self.mean_ns is None or self.mean_ns <= self.usual_ns:
             return self
         if self.paced and self.starved:
@@ -144,7 +144,8 @@ class MeanStep:
         return replace(self, mean_ns=max(mean_ns, self.usual_ns), lumps_ns=lumps, loader=loader)
 
     def _with_lumps(self, mean_ns: float) -> MeanStep:
-        """The same had another mean step been measured, by its lumps alone: no mean is below what the workers allow."""
+        """The same as if another mean step had been measured, by its lumps alone: no mean is below what the workers
+        allow."""
         fed, seen = self.fed_ns(), self.now_ns() - self.fed_ns()
         part = max(mean_ns - fed, 0.0) / seen if seen > 0 else 0.0
         lumps = {cause: ns * part for cause, ns in self.lumps_ns.items()}
@@ -166,13 +167,14 @@ class MeanStep:
         return step_ns if loader is None or loader.workers < 1 else fed_step_ns(loader, step_ns, self.batches)
 
     def _paid(self, step_ns: float, loader: Loader | None, lumps_ns: Mapping[str, float]) -> float:
-        """The mean step with its lumps; `step_ns`: usual, with every batch ready. What the workers do during a lump the
-        training need not wait for after it."""
+        """The mean step with its lumps; `step_ns`: usual, with every batch ready. Work that workers do during a lump
+        saves waiting after it."""
         hidden = self._hidden_ns(self.overlap, step_ns, loader, lumps_ns)
         return self._fed(step_ns, loader) + sum(lumps_ns.values()) - hidden
 
     def _hidden_ns(self, share: float, step_ns: float, loader: Loader | None, lumps_ns: Mapping[str, float]) -> float:
-        """Of the work of workers what they do during lumps, `share` of what they can, as far as the training waits."""
+        """Work that workers do during lumps, ns per step: `share` of what is possible, at most what the training
+        waits."""
         if loader is None or loader.workers < 1 or not share:
             return 0.0
         waits = max(self._fed(step_ns, loader) - step_ns, 0.0)
@@ -184,8 +186,8 @@ class MeanStep:
 
     @cached_property
     def _scale(self) -> float:
-        """The mean of steps without lumps and waiting, over the simulated one: what is left of the measured mean is
-        scatter, which a faster step has in proportion."""
+        """Mean of steps without lumps and waiting / the simulated step: the rest of the measured mean is scatter, which
+        scales with the step."""
         simulated = step_of(self.graph)
         if self.usual_ns is None or simulated <= 0:
             return 1.0
@@ -221,9 +223,8 @@ def _fetching(graph: Graph) -> Graph:
 
 
 def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float | None) -> Loader:
-    """The same loader with another number of workers: on few processors each takes longer for its processor time.
-
-    `cpu_ns`: processor time of a batch; `cpus`: processors that the training and its workers may use.
+    """The same loader with another number of workers: with few CPU cores each takes longer. `cpu_ns`: CPU time of a
+    batch; `cpus`: cores that the training and its workers may use.
     """
     busy = min(cpu_ns / loader.batch_ns, 1.0) if loader.batch_ns > 0 else 1.0
 
@@ -236,8 +237,8 @@ def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float |
 
 
 def least_on_cores(batches_cpu_ns: float, training_cpu_ns: float, cpus: float | None) -> float:
-    """The shortest step, ns, in which this many processors do the CPU work of its batches and of the training; 0 where
-    they are not known."""
+    """The shortest step, ns, in which this number of cores does the CPU work of its batches and of the training; 0 if
+    it is unknown."""
     return (batches_cpu_ns + training_cpu_ns) / cpus if cpus else 0.0
 
 

@@ -15,6 +15,6 @@ def process_noise(host: float) -> float:
 
 
 def change_noise(change: float) -> float:
-    """Half the 80 % interval by which the logarithm of a step differs from the replayed one, `change` times as fast or
-    slow as it is; what processes differ by is another matter."""
+    """Half the 80 % interval of log(measured step / replayed step) if a fix makes the step `change` times as fast or
+    slow; noise between processes is not included."""
     return min(calibrated.GAIN_SHARE.value * abs(math.log(change)), calibrated.GAIN_MOST.value)

@@ -1,7 +1,7 @@
 """The step in another process with a faster or slower CPU, where a fix may gain more or less.
 
-The ends of eight of ten processes. A fix changes the step before and after it in the same process, so of what processes
-differ by only that part counts which makes something else the limit.
+These are the ends of the range of eight in ten processes. The steps before and after a fix are those of one process, so
+a difference between processes counts only as far as it makes something else the limit.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def gain_without(graph: Graph, mean: MeanStep | None = None) -> Callable[[str], 
 
 
 def _simulated(mean: MeanStep, graph: Graph, faster: Graph, resource: str) -> float:
-    """The simulated step of a graph of which a resource is faster, ns. The CPU could hide preparing batches behind the
-    GPU's work if it were faster at all else; that the GPU waits for them is the input's all the same."""
+    """The simulated step of a graph with a faster resource, ns. A CPU that is faster at everything else could hide
+    preparing batches behind the GPU's work; waiting for batches still counts as input."""
     if resource == "host":
         return mean.with_faster_cpu(graph, faster, same_input=True)
     return mean.simulated(faster)

@@ -17,7 +17,7 @@ ROUNDS: Assumed[Rounds] = 3
 """Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
 
 FEWEST_IN_THREAD: Assumed[Nodes] = 100_000
-"""Nodes from which on a graph is worth simulating in another thread, while the next one is made."""
+"""Fewest nodes of a graph that is simulated in another thread, while the next one is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Schedule:
     @property
     def has_usual_step(self) -> bool:
         """Whether at least half of the steps launch work, and take time. A step that launches nothing finishes with the
-        one before it where the host runs ahead."""
+        one before it if the CPU runs ahead."""
         return 2 * self.working_steps >= self.graph.steps and float(np.median(self.each_ns)) > 0
 
     @property
@@ -58,9 +58,8 @@ class Schedule:
 
 
 def simulate(graph: Graph, rounds: int = 1, times: bool = True) -> Schedule:
-    """Runs the window `rounds` times in a row; the first begins with what the recording was begun with.
-
-    times: whether it is wanted when nodes start and end; without, both are empty.
+    """Runs the window `rounds` times in a row; the first begins in the state in which the recording began. times:
+    whether the starts and ends of nodes are returned; otherwise both are empty.
     """
     edges = graph.edges
     gpu, step = gpu_nodes(graph)
@@ -90,7 +89,7 @@ def _scratch(values: F64) -> F64:
 
 @remembered
 def in_loop(graph: Graph) -> Schedule:
-    """The graph in its loop."""
+    """The schedule of the graph repeated in a loop."""
     return simulate(graph, ROUNDS)
 
 

@@ -1,4 +1,4 @@
-"""Stretches of host time, and the nodes of the graph that are in them."""
+"""Stretches of CPU time, and the nodes of the graph that are in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuprof.tracefile.trace import I64
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Stretches of host time, each on one thread: columns of one length, on the trace's clock."""
+    """Stretches of CPU time, each on one thread: columns of one length, on the trace's clock."""
 
     thread: I64
     start_ns: I64

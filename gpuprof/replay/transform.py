@@ -42,7 +42,7 @@ def scale(
 
 
 def without_resource(graph: Graph, resource: str) -> Graph:
-    """The graph in which a resource takes no time: one graph for all who ask, so that it is simulated once."""
+    """The graph in which a resource takes no time; cached, so that it is simulated only once."""
     faster = scale(graph, **{resource: 0.0})
     return graph if faster is graph else graph.memo.setdefault(f"without {resource}", faster)
 
@@ -63,7 +63,7 @@ def at_most(graph: Graph, parts: Sequence[tuple[Mask | I64, float]]) -> Graph:
 
 
 def _lasting(graph: Graph, duration_ns: F64) -> Graph:
-    """The graph with these durations; itself where they are its own, which needs no simulation."""
+    """The graph with these durations; the graph itself if nothing changes, so that it is not simulated again."""
     return graph if np.array_equal(duration_ns, graph.duration_ns) else graph.with_durations(duration_ns)
 
 
@@ -119,7 +119,7 @@ def _shorten(first, kind, nodes, gpu_row, lag):  # pragma: no cover - compiled
 
 
 def without_edges(graph: Graph, edges: Mask) -> Graph:
-    """The graph without some of its edges: waits that are no longer waited."""
+    """The graph without some of its edges: waits that no longer hold anything up."""
     return graph.with_edges(graph.edges.with_lags(np.where(edges, UNBOUND, graph.edges.lag_ns)))
 
 

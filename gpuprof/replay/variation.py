@@ -9,16 +9,15 @@ from gpuprof.tracefile.trace import F64
 from gpuprof.units import Assumed, Share
 
 LEAST_VARIES: Assumed[Share] = 0.1
-"""CPU work of the recorded steps above that of the middle one, as a share of all of it, from which on they show what
-varies."""
+"""Smallest share of the recorded steps' CPU work that exceeds the middle step's for them to show what varies."""
 
 
 def variation_left(graph: Graph, changed: Graph) -> float:
     """The share of the steps' variation that remains with a change: of what the CPU does in some recorded steps beyond
     the middle one, the share that the change does not remove. 1 where the recorded steps hardly vary.
 
-    Replays of the usual step say nothing of it: work that takes far longer now and then, such as threads that wait for
-    one another on a busy machine, is in the mean and not in the middle step.
+    Replays of the usual step cannot show it: work that takes far longer now and then, such as threads that wait for one
+    another on a busy machine, is in the mean and not in the middle step.
     """
     host = (graph.lane >= 0) & ~graph.waits
     took, then = (_each_step(one, host, graph.steps) for one in (graph, changed))

@@ -21,16 +21,16 @@ OPTIMIZER_KERNEL = re.compile(r"adam(?!ax)|multi_tensor_lamb", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.|^aten::_fused_(adamw?|sgd|adagrad)|^aten::_foreach_addc")
 
 LEAST_LAUNCHES: Assumed[Share] = 0.1
-"""Both threads launch at least this share of the work."""
+"""Smallest share of the launches that either thread makes."""
 LAUNCHES_IN_A_ROW: Assumed[Share] = 0.9
-"""Of each thread's launches this share follow a launch of the same thread. Threads that work independently of each
-other mix theirs."""
+"""Smallest share of each thread's launches that follow a launch of the same thread. Threads that work independently of
+each other mix theirs."""
 GRADIENT_KERNELS: Assumed[Share] = 0.95
-"""Of the kernels that are named as gradients the share that the thread launches."""
+"""Smallest share of the kernels named as gradients that the thread launches."""
 
 
 def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
-    """The thread that launches the backward pass by what it launches and when; none where that does not show.
+    """The thread that launches the backward pass by what it launches and when; empty if that does not show it.
 
     For recordings in which no op, range or thread name shows it.
     """

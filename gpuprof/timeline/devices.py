@@ -109,8 +109,9 @@ def phase_times(
 ) -> dict[str, tuple[int, int]]:
     """Phase → (busy, idle) ns of the window, over all devices as one: busy while any of them works.
 
-    Both sum over the phases to the window. Where work of two phases overlaps, compute goes before communication
-    before copies, and among equals the earlier phase. Idle time belongs to the phase of the work that ends it.
+    Both sum over the phases to the window. Where work of two phases overlaps, compute takes precedence over
+    communication, that over copies, and among equals the earlier phase. Idle time belongs to the phase of the work that
+    ends it.
     """
     gpu = trace.gpu
     low, high = window

@@ -43,7 +43,7 @@ _NUMBERED = re.compile(r"_\d+$")
 
 
 class FrameIndex:
-    """Answers "in which module, in which frame" for moments on host threads."""
+    """Answers "in which module, in which frame" for moments on CPU threads."""
 
     def __init__(self, trace: Trace, nesting: Nesting) -> None:
         self._trace, self._nesting = trace, nesting
@@ -56,7 +56,7 @@ class FrameIndex:
     def module(self, thread: I32, t: I64, op: I64) -> I32:
         """String id of the innermost nn.Module around each moment; for backward work that of its forward op.
 
-        Modules stand among the frames of recordings with stacks, and as ranges where `gpuprof trace` marked them.
+        Modules are frames in recordings with stacks, and ranges where `gpuprof trace` marked them.
         """
         in_frames, in_ops = self.module_rows(thread, t, op)
         found = np.full(len(t), NO_TEXT, np.int32)

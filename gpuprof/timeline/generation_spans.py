@@ -16,10 +16,10 @@ from gpuprof.tracefile.trace import I64, OP, Trace
 from gpuprof.units import Assumed, Share
 
 MOST_PASSED: Assumed[Share] = 0.5
-"""Share of a series' ops with gradients from which on a backward pass goes through it. While tokens are generated most
-trainings have none."""
+"""Largest share of a series' ops with gradients for it to be generation: with more, a backward pass goes through it.
+Most trainings record no gradients while they generate."""
 AROUND = (ENVIRONMENT, REWARD, ADVANTAGE, WEIGHT_SYNC, *WHOLE)
-"""Phases in which no model is trained, nor tokens generated to train on."""
+"""Phases in which no model is trained, and no tokens are generated to train on."""
 
 
 def with_generation(trace: Trace, host: HostPhases) -> HostPhases:
@@ -31,7 +31,7 @@ def with_generation(trace: Trace, host: HostPhases) -> HostPhases:
     if not spans:
         return host.with_generation(trace, decoding(trace, host.backward), EMPTY)
     found = host.with_generation(trace, _of(spans, (GENERATION,)), _of(spans, AROUND))
-    # A range says what its time is of, that of a pause of the recording too.
+    # A range says what its time is spent on, also that of a pause in the recording.
     named = found.named | trace.rows_named(trace.ops.name, lambda text: phase_of(text) is not None or is_pause(text))
     return replace(found, named=named)
 
@@ -42,8 +42,8 @@ def _of(spans: tuple[PhaseSpan, ...], phases: tuple[str, ...]) -> Intervals:
 
 
 def decoding(trace: Trace, backward: Intervals) -> Intervals:
-    """Series of the calibrated number of forward passes of one token a sequence without a backward pass between them. A
-    decoder that is trained step by step has such passes, too, but a backward pass goes through them.
+    """Series of at least the calibrated number of forward passes of one token per sequence, without a backward pass
+    between them. A decoder that is trained step by step also has such passes, but a backward pass goes through them.
 
     A series lasts from the first of them until the pass after the last would have begun, if all take the usual time.
     """

@@ -1,7 +1,7 @@
 """Phases of iterations in a recording, by the ranges that mark them, and what the recording left out of them.
 
-The recorder's own ranges are named `phase: generation`; those of some frameworks are known. At each moment the
-innermost range has the time.
+The recorder's own ranges are named `phase: generation`; those of some frameworks are known. Time belongs to the
+innermost range at each moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpuprof.units import Assumed, Names
 
 @dataclass(frozen=True, slots=True)
 class PhaseSpan:
-    """A stretch of host time that one phase has, on the trace's clock."""
+    """A stretch of CPU wall time of one phase, on the trace's clock."""
 
     phase: str
     start_ns: int
@@ -46,12 +46,12 @@ def phase_of(name: str) -> str | None:
 
 
 FEWEST_NAMES: Assumed[Names] = 3
-"""Names of one framework in a recording, generation among them, from which on it is taken to be that framework's: one
-such name alone may be anything, but for OWN_RANGES."""
+"""Fewest range names of one framework, generation among them, for a recording to count as that framework's: a single
+name may be anything, except those in OWN_RANGES."""
 
 
 def _framework(names: set[str]) -> dict[str, str]:
-    """Name of a range → its phase, for the framework that marked the recording; empty where none did."""
+    """Name of a range → its phase, for the framework that marked the recording; empty if none did."""
     for table in RANGES.values():
         found = names & table.keys()
         several = len(found) >= FEWEST_NAMES and any(table[name] == GENERATION for name in found)
@@ -66,9 +66,8 @@ def is_pause(name: str) -> bool:
 
 
 def phase_spans(trace: Trace, training: bool = False) -> tuple[PhaseSpan, ...]:
-    """Spans of the marked phases, in order and without overlap. Time outside of all ranges is in none.
-
-    training: whether those of training are wanted, whose parts (forward, backward, optimizer) are found by other means.
+    """Spans of the marked phases, in order and without overlap. Time outside all ranges belongs to no phase. training:
+    whether phases of training are included, whose parts (forward, backward, optimizer) are found by other means.
     """
     ops = trace.ops
     marks = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
@@ -86,7 +85,8 @@ def phase_spans(trace: Trace, training: bool = False) -> tuple[PhaseSpan, ...]:
 
 
 def innermost(marks: Iterable[PhaseSpan]) -> Iterator[PhaseSpan]:
-    """Spans without overlap: the innermost mark has the time, but what validation or saving contain is theirs.
+    """Spans without overlap: time belongs to the innermost mark, except that validation and saving keep all that they
+    contain.
 
     marks: in order of their begin, of two that begin together the longer one first.
     """
@@ -110,7 +110,7 @@ def innermost(marks: Iterable[PhaseSpan]) -> Iterator[PhaseSpan]:
 
 
 def unrecorded(trace: Trace) -> Intervals:
-    """Host time of generation that the recorder left out of the window."""
+    """CPU wall time of generation that the recorder left out of the window."""
     ops = trace.ops
     rows = np.flatnonzero(trace.rows_named(ops.name, is_pause))
     return union(ops.start_ns[rows], ops.end_ns[rows])
@@ -119,7 +119,8 @@ def unrecorded(trace: Trace) -> Intervals:
 def times_in_window(
     spans: tuple[PhaseSpan, ...], left_out: Intervals, busy: Intervals, window: tuple[int, int]
 ) -> dict[str, tuple[int, int]]:
-    """Phase → (host ns, of it ns in which a device works), within the window and without what was left out."""
+    """Phase → (CPU wall time, part of it in which a device works), ns, within the window and without what was left
+    out."""
     low, high = window
     hidden, works = clip(left_out, low, high), Cover(busy)
     found: dict[str, tuple[int, int]] = {}

@@ -1,6 +1,6 @@
 """From GPU work back to the call that launched it and the op that made the call.
 
-By correlation id first, by flow arrows second, by External id third (DESIGN §4).
+By correlation id first, by flow arrows second, by External id third.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Links:
     op: I64
     """Innermost operator; annotations do not count."""
     scope: I64
-    """Innermost op or annotation: what tells the phase. Of work that a thread without any launched, the annotation that
-    the thread which does annotate was in: autograd's threads work while the main one waits inside `backward`."""
+    """Innermost op or annotation, from which the phase is inferred. If the launching thread has none, the annotation
+    that is open on the thread that annotates: autograd's threads work while the main one waits inside `backward`."""
     thread: I32
     launched_ns: I64
-    """min(call end, start of the work); ABSENT where nothing tells."""
+    """min(call end, start of the work); ABSENT if unknown."""
     begun_ns: I64
-    """When the launching call began; ABSENT where nothing tells."""
+    """When the launching call began; ABSENT if unknown."""
 
 
 def link(trace: Trace, nesting: Nesting) -> Links:

@@ -30,9 +30,9 @@ class Nesting:
     """The span begun last of those that were open when each one began. All spans that are open at a moment are the
     last of them to begin and those of its chain that have not ended."""
     start_ns: I64
-    """In `order`."""
+    """Starts of the spans, in `order`."""
     end_ns: I64
-    """By row."""
+    """Ends of the spans, by row."""
     lanes: dict[int, slice]
     """Thread → its part of `order`."""
 
@@ -77,7 +77,7 @@ def _around(order, before, start, end, parent, begun_in, whole, begun):  # pragm
     thread, or -1.
 
     `whole` and `begun`: per position the nearest earlier one of its thread that has not ended, and for a parent is long
-    enough. What was passed over by an earlier position is so by all that follow it: both relations are transitive.
+    enough. A position that was skipped once is skipped by all later ones: both relations are transitive.
     """
     for k in range(len(order)):
         at = before[k]

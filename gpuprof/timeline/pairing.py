@@ -18,7 +18,8 @@ from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Ops, Trace
 from gpuprof.units import Assumed, Share
 
 LEAST_PAIRED: Assumed[Share] = 0.5
-"""Of the export's launches that must be found in the other recording: with fewer it is of another program."""
+"""Smallest share of the export's launches that must be found in the other recording: with fewer it is of another
+program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class Pairing:
     in_order: int
     """Kernels of steps that both recorded alike, launch by launch."""
     by_name: int
-    """What else was matched by being the n-th of its name in its step."""
+    """Further kernels and copies matched as the n-th of their name in their step."""
 
 
 def pair(timed: Timeline, named: Timeline) -> Pairing | None:
-    """`timed`: of an export; `named`: of a trace of torch.profiler. None where they are not of one program."""
+    """`timed`: of an export; `named`: of a trace of torch.profiler. None if they are not of one program."""
     numbers: dict[str, int] = {}
     own, others = (_sequences(timeline, numbers) for timeline in (timed, named))
     placed: list[_Placed] = []
@@ -44,7 +45,7 @@ def pair(timed: Timeline, named: Timeline) -> Pairing | None:
         if not others:
             break
         names = mine.names[mine.kernel]
-        # The step of the same number first: two of one length need not be alike in what the kernels' names do not show.
+        # The step of the same number first: two steps of one length may differ in what kernel names do not show.
         in_turn = [*others[step : step + 1], *others]
         alike = next((other for other in in_turn if np.array_equal(other.names[other.kernel], names)), None)
         other = alike or min(others, key=lambda other: abs(len(other.rows) - len(mine.rows)))
@@ -70,9 +71,9 @@ class _Step:
     end_ns: int
     rows: I64
     names: I64
-    """As numbers common to both recordings."""
+    """Kernel names as numbers common to both recordings."""
     kernel: np.ndarray
-    """Mask: no copy and no set, of which a logging step has one more."""
+    """Mask of kernels, without copies and sets, of which a logging step has one more."""
 
 
 def _sequences(timeline: Timeline, numbers: dict[str, int]) -> list[_Step]:
@@ -102,9 +103,9 @@ class _Placed:
     """Ops of the other recording on a thread of this one."""
 
     row: I64
-    """There; the times are those here."""
+    """Row of each op in the other recording; the times are on this recording's clock."""
     step: int
-    """Of this recording: a step of the other may stand for several."""
+    """Step of this recording: a step of the other may serve several."""
     thread: int
     start_ns: I64
     end_ns: I64
@@ -113,7 +114,8 @@ class _Placed:
 def _place(
     timed: Timeline, named: Timeline, numbered: tuple[_Step, int], other: _Step, rows: I64, partners: I64
 ) -> list[_Placed]:
-    """The ops of one step there, in one step here. `rows`, `partners`: GPU events here and there that are the same."""
+    """The ops of one step of the other recording, in one step of this one. `rows`, `partners`: GPU events of this and
+    of the other that are the same."""
     found, (mine, step) = [], numbered
     ops = named.trace.ops
     both = (timed.links.call[rows] >= 0) & (named.links.call[partners] >= 0)
@@ -140,7 +142,7 @@ def _place(
 
 
 def _moved(t: I64, there: I64, here: I64) -> I64:
-    """Moments between marks in proportion; before the first and after the last at the pace of all."""
+    """Maps moments between marks in proportion; before the first and after the last mark at the overall pace."""
     there, here = np.maximum.accumulate(there), np.maximum.accumulate(here)
     origin_there, origin_here = int(there[0]), int(here[0])  # so that differences stay exact as floats
     x, y = (there - origin_there).astype(np.float64), (here - origin_here).astype(np.float64)
@@ -152,7 +154,7 @@ def _moved(t: I64, there: I64, here: I64) -> I64:
 
 
 def _rising(values: I64) -> I64:
-    """Indices of the longest part of the values that rises throughout: what both have in one order."""
+    """Indices of a longest increasing subsequence of the values: what both have in the same order."""
     if np.all(values[1:] > values[:-1]):
         return np.arange(len(values))
     tails: list[int] = []
@@ -173,7 +175,7 @@ _TEXTS = ("name", "dims", "types", "strides", "concrete", "stack", "extra")
 
 
 def _apart(numbers: I64, step: I64) -> I64:
-    """Numbers that say which ops belong together, other ones in every step; those below 0 say nothing."""
+    """Numbers of ops that belong together, made distinct in every step; those below 0 mean unknown."""
     most = int(numbers.max(initial=0))
     return np.where(numbers >= 0, numbers + step * (most + 1), numbers)
 

@@ -1,14 +1,13 @@
 """Which part of the training an op, and the GPU work that it launched, belongs to.
 
 Marks are what names and autograd say: DataLoader ranges, the autograd engine's `evaluate_function`, forward thread ids
-(above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges, the
-user's own ranges. Where none of them marks a backward pass, a second thread that launches in turns with the first may
-be autograd's (`backward_threads`). Ops inherit the mark of the innermost span around them. Host time that no mark
-covers is classified by what comes next: before a backward pass it is forward, between backward and optimizer it is the
-optimizer's (clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure
-(Lightning, LBFGS) runs forward and backward in its range: of that only what comes after the last backward pass is the
-optimizer's.
-A recording without ops, ranges and threads of autograd has no phases: all of it is other.
+(above 0 on backward ops; recordings of 2021 to 2023 may lack both, and then the nodes' names are used), optimizer
+ranges, the user's own ranges. Where none of them marks a backward pass, a second thread that launches in turns with the
+first may be autograd's (`backward_threads`). Ops inherit the mark of the innermost span around them. CPU time that no
+mark covers is classified by what comes next: before a backward pass it is forward, between backward and optimizer it is
+the optimizer's (clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure
+(Lightning, LBFGS) runs forward and backward in its range: only what comes after the last backward pass is the
+optimizer's. A recording without ops, ranges and threads of autograd has no phases: all of it is other.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER, GENERATION 
 _UNSET: Convention[Code] = 255
 
 _AUTOGRAD_NAME = re.compile(r"^(thread \d+ \()?pt_autograd_")
-"""What PyTorch calls the threads of its engine, followed by the device, since version 1.9; Kineto puts it in brackets
-after the number."""
+"""Name of the threads of PyTorch's engine since version 1.9, followed by the device; Kineto puts it in brackets after
+the number."""
 CHECKPOINT = re.compile("heckpoint")
-"""Autograd functions that compute a block again: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
+"""Autograd functions that recompute a block: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
 _AUTOGRAD_NODE = re.compile(r"^(torch::autograd::)?(\w*Backward\d*|AccumulateGrad)$")
 """Nodes of autograd's graph, as recordings without the engine's ranges name their ops."""
 CALLS_IN_BACKWARD: Assumed[Share] = 0.95
@@ -69,7 +68,7 @@ _RANGES = [
 
 @dataclass(frozen=True, slots=True)
 class HostPhases:
-    """The phase of every op, and of host time that no op covers."""
+    """The phase of every op, and of CPU time that no op covers."""
 
     op: U8
     """Phase per op row."""
@@ -81,16 +80,16 @@ class HostPhases:
     """Threads that run the backward pass only."""
     step_end: I64
     updates: Intervals = EMPTY
-    """Of optimizer ranges with a backward pass in them (a closure's), what comes after the last one."""
+    """In optimizer ranges that contain backward passes (a closure's), the time after the last one."""
     known: bool = True
-    """Whether anything in the recording tells one phase from another."""
+    """Whether anything in the recording distinguishes phases."""
     generation: Intervals = EMPTY
-    """Host time in which a training generates what it trains on."""
+    """CPU time in which a training generates what it trains on."""
     around: Intervals = EMPTY
-    """Of such a training, host time of rewards, environments and what else no model is trained in."""
+    """In such a training, CPU time of rewards, environments and other work that trains no model."""
     differentiable: Intervals = EMPTY
     """Backward passes whose result is differentiated again (`create_graph=True`: forces, gradient penalties). They are
-    part of the loss, and neither a micro-batch nor a forward pass that is computed again."""
+    part of the loss, and neither a micro-batch nor a recomputed forward pass."""
 
     def at(self, thread: I32, t: I64) -> U8:
         """Phase of moments outside all ops, on the given threads."""
@@ -124,7 +123,7 @@ class HostPhases:
         return phases
 
     def with_generation(self, trace: Trace, generation: Intervals, around: Intervals) -> HostPhases:
-        """The same with generation and what is around it, by their host time; what autograd does stays as it is."""
+        """The phases with generation and the work around it, by CPU time; autograd's phases stay as they are."""
         if not len(generation) and not len(around):
             return self
         ops, phase = trace.ops, self.op.copy()
@@ -183,7 +182,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: AnalysedSteps, links: Lin
         phase, named, backward, optimizer, autograd, steps.end_ns, updates, known, differentiable=differentiable
     )
     bare = np.flatnonzero(phase == _UNSET)
-    # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
+    # An op without a mark has the phase of its outermost op's moment, so that a tree has one phase.
     root = _roots(trace, nesting)[bare]
     phase[bare] = result.at(ops.thread[root], ops.start_ns[root])
     return result
@@ -202,8 +201,8 @@ def _autograd_ops(trace: Trace) -> Mask:
 def _differentiable(
     trace: Trace, nesting: Nesting, engine: Mask, within: Mask, graded: Mask, steps: AnalysedSteps
 ) -> Intervals:
-    """Backward passes that record a graph of themselves: the ops that most of their nodes run have sequence numbers,
-    as they have with gradients on. Under checkpointing only the node that computes a block again has such ops.
+    """Backward passes that record a graph of themselves: the ops that most of their nodes run have sequence numbers, as
+    they have with gradients on. Under checkpointing only the node that recomputes a block has such ops.
 
     engine: ops of autograd itself; within: rows inside of them; graded: ops with sequence numbers among these.
     """
@@ -259,7 +258,7 @@ def gpu_phases(trace: Trace, links: Links, host: HostPhases) -> U8:
 
 
 def _marks(trace: Trace) -> U8:
-    """What the names of ranges say; for plain ops only names that are a contract."""
+    """Phases by the names of ranges; of plain ops only by names that are a contract."""
     ops = trace.ops
     by_name = np.full(len(trace.strings) + 1, _UNSET, np.uint8)
     ranges = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
@@ -308,7 +307,7 @@ def _passes(
     between them.
 
     A forward op on the main thread, a call of a thread that is not the engine's where the engine has no ops, or the end
-    of a step, parts two passes (gradient accumulation).
+    of a step, separates two passes (gradient accumulation).
     """
     ops, calls = trace.ops, trace.calls
     pieces = union(*_spans(trace, rows))

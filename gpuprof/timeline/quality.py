@@ -1,7 +1,7 @@
-"""Can this recording be believed: what is wrong with it, what that means, what to do.
+"""How reliable a recording is: what is wrong with it, what that means, and what to do.
 
-A check returns (id, severity, message) or nothing. `error`: no verdict can be given. `warning`: the numbers hold less
-than they seem to. `info`: good to know.
+A check returns (id, severity, message) or nothing. `error`: no verdict can be given. `warning`: the numbers are less
+reliable than they seem. `info`: good to know.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphL
 LOST_SHARE: Assumed[Share] = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
 MOST_LOST: Assumed[Share] = 0.5
-"""With more of the launches without GPU work than this the recording says nothing of the device."""
+"""With a larger share of launches without GPU work, the recording says nothing about the device."""
 FEWEST_EVENTS: Assumed[Events] = 10
 LITTLE_SHARE: Assumed[Share] = 0.01
 """Fewer GPU events than this that fill less than this of the window are not a step's work."""
 LEAST_WORK_NS: Assumed[WholeNs] = 1_000
-"""Nor is what takes less than the launch of one kernel."""
+"""Nor is GPU work that takes less than this, ns: one launch takes longer."""
 OVERHEAD_SHARE: Assumed[Share] = 0.01
-"""Overhead that the profiler reports of itself is reported from this share of the window on."""
+"""Smallest share of the window of the profiler's own overhead, as it records it, that is reported."""
 OVERHEAD_SEVERE: Assumed[Share] = 0.05
 END_OF_RECORDING: Assumed[Share] = 0.02
 """Part of the recording in which the last GPU work must end for what was launched after it to be waiting still."""
 TOUCHING_SHARE: Assumed[Share] = 0.9
-"""Steps follow each other; what they leave out is logging and saving, some per cent."""
+"""Smallest share of the window that steps cover if they follow each other; logging and saving between them take some
+per cent."""
 START_UP_SHARE: Assumed[Share] = 0.02
-"""The program's start is mentioned from this share of the window on."""
+"""Smallest share of the window of the program's start that is mentioned."""
 AHEAD_SHARE: Assumed[Share] = 0.25
-"""Work that ends this share of the window after it: then the host's steps are not the device's."""
+"""If work ends this share of the window after it, the CPU's steps are not the device's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ _ACCELERATORS = {
 
 
 def _other_accelerator(trace: Trace) -> str | None:
-    """What the events of other devices than GPUs are of."""
+    """The device other than a GPU whose events were recorded; None without any."""
     for category in np.unique(trace.other.category).tolist():
         text = (trace.text(category) or "").lower()
         found = next((said for begin, said in _ACCELERATORS.items() if text.startswith(begin)), None)
@@ -246,7 +247,8 @@ def _captured(severity: str, captured: int, launches: int, unit: Unit) -> tuple[
 
 
 def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:
-    """Launches after the last one that ran, where the devices were at work up to the recording's end: those wait."""
+    """Launches after the last one that ran, if the devices worked up to the recording's end: these still wait in the
+    queue."""
     if not answered.any():
         return 0
     ends = [int(table.end_ns.max()) for table in (trace.gpu, trace.calls, trace.ops) if len(table)]
@@ -286,7 +288,7 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
 
 
 def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
-    """Work that the steps launched and that cannot have run when the file says."""
+    """Work that the steps launched and that cannot have run at the times in the file."""
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_NS) | (gpu.end_ns[rows] > high + LONGEST_NS)))
@@ -300,7 +302,7 @@ def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
 
 
 def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
-    """Too little GPU work to tell anything of a step that does some."""
+    """Too little GPU work to say anything about a step."""
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
@@ -325,8 +327,8 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
         yield (
             "silent_end",
             "error",
-            f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range"
-            f" that is called {unit.a} goes on long after its work. Call prof.step() once {unit.a}, or name"
+            f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range "
+            f"that is called {unit.a} continues long after its work. Call prof.step() once {unit.a}, or name"
             f" the range that is {unit.a} with --step.",
         )
 
@@ -370,7 +372,7 @@ def _ms(ns: int) -> str:
 
 
 def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
-    """Host time in which the program starts, in the window or in steps that were left out for it."""
+    """CPU time in which the program starts, in the window or in steps that were left out because of it."""
     unit = timeline.unit
     found, left_out = timeline.start_up, timeline.steps.starting
     if found.share >= START_UP_SHARE:

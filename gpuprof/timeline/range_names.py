@@ -13,7 +13,7 @@ _COUNTED = re.compile(r"(step|iter|iteration|batch|epoch|layer|block)\Z", re.IGN
 def unnumbered(name: str) -> str:
     """The name with the numbers that end it as #: `layers.#` of layers.12, `ProfilerStep#`, `step#`, `id=#/#`.
 
-    A number inside a name, or one that ends a word which counts nothing, belongs to the name: Conv2d, Qwen2.5, fc1.
+    A number inside a name, or at the end of a word that is not numbered, belongs to the name: Conv2d, Qwen2.5, fc1.
     """
     size = _TAIL.match(name[::-1]).end()  # type: ignore[union-attr]  # it matches nothing as well
     head, tail = name[: len(name) - size], name[len(name) - size :]

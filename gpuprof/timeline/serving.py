@@ -17,7 +17,7 @@ _ENGINES = (
     ("transformers_pipeline", re.compile(r"(^|/)transformers/pipelines/")),
     ("transformers_generate", re.compile(r"(^|/)transformers/generation/utils")),
 )
-"""What serves the model, by paths of its Python frames and names of its ops, the more telling first."""
+"""What serves the model, by paths of its Python frames and names of its ops, the more specific first."""
 
 _EXECUTE = re.compile(r"^execute_(?:(\d+)_)?context_(\d+)\((.*)\)_generation_(\d+)\(")
 """vLLM: `execute_context_1(888_788544)_generation_0(0)`: requests in their prompt, and requests that generate."""
@@ -33,7 +33,7 @@ def is_iteration(name: str) -> bool:
 
 
 def engine_of(texts: Iterable[str]) -> str | None:
-    """What serves the model, by the names of frames, ranges and ops; None where nothing tells."""
+    """What serves the model, by the names of frames, ranges and ops; None if unknown."""
     texts = list(texts)
     return next((name for name, pattern in _ENGINES if any(pattern.search(text) for text in texts)), None)
 

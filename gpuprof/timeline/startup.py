@@ -1,4 +1,4 @@
-"""What of a recording is the program's start: loading code, making a context, first allocations, compiling.
+"""The part of a recording that is the program's start: loading code, creating a context, first allocations, compiling.
 
 It happens once, so it is no part of a step, and nothing that makes a step faster makes it shorter.
 """
@@ -18,25 +18,27 @@ from gpuprof.units import Assumed, Share, WholeNs
 LIBRARIES, CONTEXT, ALLOCATIONS, COMPILATION = "loading code", "creating the context", "first allocations", "compiling"
 
 LONG_NS: Assumed[WholeNs] = 1_000_000
-"""Calls that create or ask something take some µs, and a launch up to some hundred: longer ones wait for a library, a
-context or a lock."""
+"""Calls that create or query something take a few µs, and a launch up to a few hundred: longer ones, ns, wait for a
+library, a context or a lock."""
 MUCH_START_UP: Assumed[Share] = 0.2
 MOST_START_UP: Assumed[Share] = 0.5
-"""From the first share of the window on nothing is predicted from it, from the second on there is no verdict."""
+"""Shares of the window that is the program's start: from the first on nothing is predicted, from the second on there is
+no verdict."""
 IN_FIRST_STEP: Assumed[Share] = 0.9
-"""Share of it in the first of several steps: what comes again in later ones is no start-up."""
+"""Smallest share of such time in the first of several steps: what recurs in later ones is not start-up."""
 IDLE_SHARE: Assumed[Share] = 0.9
-"""A launch blocks, too, where the queue is full: then the GPU is at work meanwhile."""
+"""Smallest idle share of the GPU during such a launch: a launch also blocks if the queue is full, but then the GPU
+works."""
 FIRST_NS: Assumed[WholeNs] = 10_000_000
-"""What the first of its kind takes longer than this outside of calls, while the GPU has nothing to do, is a context
-that is created or a library that is loaded: profilers record neither, only that the op or call around them lasts.
-Contexts take 100 ms and more, libraries some 10 ms."""
+"""If the first op or call of its kind takes longer than this, ns, outside of calls and while the GPU has nothing to do,
+it creates a context or loads a library: profilers record neither, only the op or call around them. Contexts take 100 ms
+and more, libraries some 10 ms."""
 _PLANS = re.compile(r"cudnn|miopen|convolution", re.IGNORECASE)
-"""Ops of libraries that plan for every new shape: that comes again with the next one."""
+"""Ops of libraries that plan for every new shape: that recurs with the next one."""
 LATER_OVER_FIRST: Assumed[Share] = 0.1
 LATER_OVER_EARLIEST: Assumed[Share] = 0.5
-"""Later ones of its kind take at most this part of the first, of one that comes before all GPU work the second: what
-lasts again is no start-up."""
+"""Later ones of its kind take at most the first share of the earliest; if that comes before all GPU work, at most the
+second. What takes long again is not start-up."""
 
 LOADING = re.compile(r"^(cu(Module|Library)Load|nvrtcCompile|cuLinkComplete|hipModuleLoad|cudaLibraryLoad)")
 """Driver calls that bring new code to the GPU."""
@@ -65,11 +67,11 @@ _IMPORTING_FRAME = re.compile(r"^<frozen importlib\._bootstrap>.*: _load_unlocke
 
 @dataclass(frozen=True, slots=True)
 class StartUp:
-    """Host time of a window that is start-up."""
+    """CPU time of a window that is start-up."""
 
     window_ns: int
     parts: tuple[tuple[str, int], ...]
-    """(what, ns), longest first; where two are at the same time the more telling counts. They sum to `ns`."""
+    """(what, ns), longest first; where two overlap, the more specific counts. They sum to `ns`."""
 
     @property
     def ns(self) -> int:
@@ -77,12 +79,12 @@ class StartUp:
 
     @property
     def share(self) -> float:
-        """Of the window."""
+        """Share of the window, 0 to 1."""
         return self.ns / self.window_ns if self.window_ns > 0 else 0.0
 
 
 def start_up(trace: Trace, links: Links, start_ns: I64, end_ns: I64, allocations: bool) -> StartUp:
-    """What of the steps' window is start-up: of several steps only what the first has and the others do not.
+    """The part of the steps' window that is start-up: of several steps only what the first has and the others do not.
 
     `allocations`: whether those count, as they do where there are no steps. Contexts and code may come in any one step.
     """
@@ -102,7 +104,7 @@ def start_up(trace: Trace, links: Links, start_ns: I64, end_ns: I64, allocations
 
 
 def start_up_spans(trace: Trace, links: Links, allocations: bool) -> list[tuple[str, Intervals]]:
-    """When the host was loading, creating, allocating or compiling, on any thread."""
+    """When the CPU was loading, creating, allocating or compiling, on any thread."""
     calls, ops, frames, other = trace.calls, trace.ops, trace.frames, trace.other
     took = calls.end_ns - calls.start_ns
 
@@ -149,8 +151,8 @@ def _lazy_launches(trace: Trace, links: Links) -> I64:
 
 
 def _first_call(trace: Trace) -> Mask:
-    """The recording's first call, if it lasts as the creation of a context does: whichever call needs one creates it,
-    except that those that wait, copy or launch have their own reasons to last."""
+    """The recording's first call, if it takes as long as creating a context: the first call that needs a context
+    creates it, but calls that wait, copy or launch may take long for other reasons."""
     calls, found = trace.calls, np.zeros(len(trace.calls), bool)
     if not len(calls):
         return found
@@ -199,7 +201,7 @@ def _own_stretches(trace: Trace, row: int, until: int) -> list[tuple[int, int]]:
     begin, end, thread = int(ops.start_ns[row]), int(ops.end_ns[row]), ops.thread[row]
     inner = (ops.thread == thread) & (ops.start_ns >= begin) & (ops.end_ns <= end) & (ops.kind == OP)
     inner[row] = False
-    inner &= (ops.end_ns - ops.start_ns) < end - begin  # an op that is all of it is its other name
+    inner &= (ops.end_ns - ops.start_ns) < end - begin  # an op that spans all of it is another name for it
     within = (calls.thread == thread) & (calls.start_ns >= begin) & (calls.end_ns <= end)
     covered = union(
         np.concatenate([ops.start_ns[inner], calls.start_ns[within]]),

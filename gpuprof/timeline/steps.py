@@ -28,16 +28,18 @@ CUT_SHARE: Assumed[Share] = 0.7
 sequence lengths and logging, which move kernel sizes but hardly their number."""
 
 START_UP_SHARE: Assumed[tuple[Share, Share]] = (0.05, 0.25)
-"""The program's start takes less than the first of a steady step, and at least the second of one that is left out."""
+"""(largest share that the program's start takes of a steady step, smallest share that it takes of a step that is left
+out)."""
 
 LONGEST_NS: Assumed[WholeNs] = 86_400 * 10**9
-"""A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
+"""A window longer than a day, ns, has wrong times: profilers write some MB a second."""
 
 _STEP_WORD = re.compile(r"(^|[^a-z])(train(ing)?[ _-]?)?(step|iter(ation)?|batch)([^a-z]|$)", re.IGNORECASE)
 _NOT_A_STEP = re.compile(r"optimizer|scheduler|zero_grad|dataloader|profilerstep|lr_step", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 _ONCE_A_PASS = frozenset({"aten::embedding", "aten::argmax", "aten::multinomial"})
-"""What a model does before its first and after its last layer: words become vectors, and a token is chosen."""
+"""Ops that a model runs once per pass, before its first or after its last layer: tokens are embedded, and a token is
+chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
 
 
 def possible(trace: Trace, steps: AnalysedSteps) -> bool:
-    """Whether the window is one that can have been recorded, and sums of times stay exact in 64 bits."""
+    """Whether the window can have been recorded, and sums of times stay exact in 64 bits."""
     low, high = steps.window
     for table in (trace.ops, trace.calls, trace.gpu):
         for times in (table.start_ns, table.end_ns):
@@ -103,7 +105,7 @@ def possible(trace: Trace, steps: AnalysedSteps) -> bool:
 
 
 def whole_ns(trace: Trace) -> int:
-    """From the first to the last moment of the recording."""
+    """Time from the first to the last moment of the recording, ns."""
     whole = _whole(trace)
     return 0 if whole is None else whole.window[1] - whole.window[0]
 
@@ -129,7 +131,7 @@ def _profiler_steps(trace: Trace) -> AnalysedSteps | None:
 
 
 def _marked_steps(trace: Trace, links: Links) -> AnalysedSteps | None:
-    """The steps that ranges mark. A ProfilerStep around many iterations of a serving engine is none of them."""
+    """The steps that ranges mark. A ProfilerStep around many iterations of a serving engine is not one of them."""
     profiler, engine = _profiler_steps(trace), _engine_iterations(trace, links)
     if profiler is not None and (engine is None or len(engine.start_ns) <= len(profiler.start_ns)):
         return profiler
@@ -137,8 +139,9 @@ def _marked_steps(trace: Trace, links: Links) -> AnalysedSteps | None:
 
 
 def _engine_iterations(trace: Trace, links: Links) -> AnalysedSteps | None:
-    """From the beginning of one iteration of a serving engine to that of the next: each is launched in a fraction of
-    its time. The last one lasts until the GPU is done with it, and is left out where there are others."""
+    """Steps from the beginning of one iteration of a serving engine to that of the next, because an iteration is
+    launched in a fraction of its time. The last one lasts until the GPU is done with it, and is left out if there are
+    others."""
     ops = trace.ops
     names = {name for name in np.unique(ops.name[ops.kind == ANNOTATION]).tolist() if is_iteration(trace.strings[name])}
     if not names:
@@ -213,8 +216,8 @@ def _merge_micro_steps(trace: Trace, steps: AnalysedSteps) -> AnalysedSteps:
 def _periodic(trace: Trace, links: Links) -> AnalysedSteps | None:
     """The period of the kernel sequence, inferred from kernels that run once a step.
 
-    Layers repeat too: a period counts only if it holds a backward pass or, without any, what a model does once in a
-    pass, where the trace has ops to tell.
+    Layers also repeat: a period counts only if it contains a backward pass or, if there is none, an op that a model
+    runs once per pass, provided that the trace has ops.
     """
     known = np.flatnonzero(links.begun_ns != ABSENT)
     if len(known) < 64:
@@ -245,7 +248,7 @@ def _periodic(trace: Trace, links: Links) -> AnalysedSteps | None:
 
 
 def _is_whole_pass(trace: Trace, starts: I64) -> bool:
-    """Whether each period holds a backward pass, or, where there is none, an op that no layer has."""
+    """Whether each period contains a backward pass or, if there is none, an op that no layer has."""
     ops = trace.ops
     if not len(ops):
         return True
@@ -290,7 +293,7 @@ def _without_cut(steps: AnalysedSteps, links: Links) -> AnalysedSteps | None:
 
 
 def _without_start_up(trace: Trace, links: Links, steps: AnalysedSteps) -> AnalysedSteps:
-    """Leaves out the first steps where the program's start takes much of them and next to nothing of those after."""
+    """Leaves out the first steps if the program's start takes much of them and hardly any of later ones."""
     if len(steps.start_ns) < 2:
         return steps
     spent = Cover(join(*(spans for _, spans in start_up_spans(trace, links, allocations=False))))
@@ -303,7 +306,7 @@ def _without_start_up(trace: Trace, links: Links, steps: AnalysedSteps) -> Analy
 
 
 def _whole(trace: Trace) -> AnalysedSteps | None:
-    """The whole recording as one span: all that ran on the host or a device."""
+    """The whole recording as one span: everything that ran on the CPU or a device."""
     tables = [t for t in (trace.ops, trace.calls, trace.gpu) if len(t)]
     if not tables:
         return None

@@ -26,9 +26,9 @@ class Timeline:
 
     trace: Trace
     nesting: Nesting
-    """Of ops and annotations."""
+    """Nesting of ops and annotations."""
     call_nesting: Nesting
-    """Of calls."""
+    """Nesting of calls."""
     links: Links
     steps: AnalysedSteps
     host: HostPhases
@@ -40,15 +40,15 @@ class Timeline:
     """Per GPU event: COMPUTE, COMMUNICATE or COPY."""
     devices: tuple[DeviceTimeline, ...]
     main_thread: int
-    """The thread that steps, else the one that makes most calls; -1 without host events."""
+    """The thread that steps, else the one that makes most calls; -1 without CPU events."""
     members: I64
     """Rows of the GPU work that belongs to the window: launched in it (or, launch unknown, begun in it)."""
     start_up: StartUp
-    """What of the window is the program's start."""
+    """The part of the window that is the program's start."""
     workload: Workload
     """Whether it is training or inference."""
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What `remembered` keeps."""
+    """Cache of `remembered`."""
 
     @property
     def window(self) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class Timeline:
 
 
 def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Timeline | None:
-    """Derives everything; None if the trace holds nothing that takes time, or times that cannot be.
+    """Derives everything; None if the trace contains nothing that takes time, or impossible times.
 
     `step` and `skip` choose the steps (see `find_steps`).
     """

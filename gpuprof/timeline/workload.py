@@ -1,7 +1,7 @@
 """What a recording is of: training or inference, and what one of its iterations makes.
 
 Training shows by a backward pass, an optimizer, or kernels of either. Inference is what has ops, or the marks of a
-serving engine, and none of these, and recorded no gradients. All else is unknown and is treated as training.
+serving engine, and none of these, and recorded no gradients. Everything else is unknown and is treated as training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DECODE_KERNEL = re.compile(
 """Attention of one new token against a cache."""
 
 MODEL_SHARE: Assumed[Share] = 0.05
-"""Of the GPU's time the part that multiplies, from which on ops are those of a model."""
+"""Smallest share of GPU time in matrix multiplications and the like for ops to be those of a model."""
 _EMBEDDING = "aten::embedding"
 _ATTENTION = "aten::scaled_dot_product_attention"
 _NUMBER = re.compile(r"\d+")
@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is done, and in what words to speak of it."""
+    """The kind of work, and what to call it."""
 
     kind: Kind
     activity: Activity | None = None
@@ -55,7 +55,7 @@ class Workload:
     """What serves the model: vllm | sglang | tgi | tensorrt_llm | diffusers | transformers_pipeline |
     transformers_generate."""
     reason: str = ""
-    """What in the recording tells."""
+    """What in the recording shows it."""
 
     @property
     def is_inference(self) -> bool:
@@ -68,7 +68,7 @@ class Workload:
 
 
 UNKNOWN = Workload("unknown")
-"""Where nothing is known."""
+"""The workload if nothing is known."""
 
 
 def workload_of(trace: Trace, steps: AnalysedSteps, host: HostPhases, category: U8) -> Workload:
@@ -151,7 +151,7 @@ def _one_token_passes(trace: Trace, steps: AnalysedSteps) -> tuple[float, int | 
 
 
 def single_token_embeddings(trace: Trace) -> I64:
-    """Beginnings of the ops that embed one token of each sequence, in order."""
+    """Beginnings of the ops that embed one token of each sequence, in order, ns."""
     ops = trace.ops
     named = (ops.kind == OP) & (ops.dims != NO_TEXT) & trace.rows_named(ops.name, lambda text: text == _EMBEDDING)
     rows = np.flatnonzero(named)
@@ -160,12 +160,12 @@ def single_token_embeddings(trace: Trace) -> I64:
 
 
 def _is_single(tokens: tuple[int, ...]) -> bool:
-    """Whether a matrix of tokens has one of each sequence."""
+    """Whether a matrix of tokens has one token per sequence."""
     return len(tokens) == 2 and tokens[1] == 1
 
 
 def _shape(dims: str | None, at: int) -> tuple[int, ...]:
-    """Of the arguments' shapes the one at a place; empty where it is none."""
+    """The shape of the argument at a place; empty if it has none."""
     texts = re.findall(r"\[([\d, ]*)\]", (dims or "")[1:-1])
     return tuple(int(one) for one in _NUMBER.findall(texts[at])) if at < len(texts) else ()
 

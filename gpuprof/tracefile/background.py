@@ -12,7 +12,7 @@ Found = TypeVar("Found")
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """Number of CPU cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system

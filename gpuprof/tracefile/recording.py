@@ -83,7 +83,7 @@ def _place(text: str) -> str:
     if text == runfile.LATEST and not passes(path, Path.exists):
         return str(latest_run())
     if text.startswith("~") and not passes(path, Path.exists):
-        path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser raises for a user that there is not)
+        path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser raises for a user that does not exist)
     return str(path)
 
 

@@ -4,7 +4,8 @@ The rule, for *faster*; *slower* is its mirror image:
 
 1. Clear: with at least two processes with the fix and three without, each of the former is faster than each of the
 latter, and the gap between the two groups is larger than both the scatter of the unchanged processes (max − min of
-their logarithms) and PROCESS_NOISE, each divided by m − 1, m being the number of processes with the fix.
+   their logarithms) and `noise.PROCESS` of the calibration, each divided by m − 1, m being the number of processes
+   with the fix.
 2. Or by rank: with at least four processes with the fix, the exact one-sided Wilcoxon rank-sum test of the two groups
 has p ≤ RANK_SUM_P / m². It is repeated after every round, so the level falls with m, which bounds the probability that
 any round confirms by chance. 3. And the gain agrees: its 80 % interval lies above 1. Neither 1 nor 2 assumes a
@@ -27,7 +28,7 @@ from typing import Literal
 
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN
-from gpuprof.trial.trial import Interval
+from gpuprof.trial.trial import MeasuredGain
 from gpuprof.units import Assumed, Measured, Processes, Share
 
 RANK_SUM_P: Measured[Share] = 0.2
@@ -41,7 +42,7 @@ FEWEST_OF_NONE: Assumed[Processes] = 3
 Decision = Literal["confirmed", "slower", "no_difference"]
 
 
-def decide(plain: Sequence[float], fixed: Sequence[float], gain: Interval) -> Decision | None:
+def decide(plain: Sequence[float], fixed: Sequence[float], gain: MeasuredGain) -> Decision | None:
     """The decision from the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit; None:
     undecided. gain: the speedup relative to neighbouring processes, with its 80 % interval."""
     if gain.low is None or gain.high is None or len(fixed) < FEWEST_CLEAR or len(plain) <= FEWEST_CLEAR:

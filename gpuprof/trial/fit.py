@@ -154,7 +154,7 @@ def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
     tell("a few steps of the program as it is")
     one = _probe(starter, "1x1", fake)
     if one is None:
-        raise GpuprofError("the program as it is did not come to its fourth step: its own output says why")
+        raise GpuprofError("the program as it is did not reach its fourth step: its own output says why")
     first, by = one.point, dict(one.facts.get("by") or {})
     tokens = bool(one.facts.get("shape"))
     points, notes = [first], []
@@ -166,8 +166,8 @@ def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
             break
     if len(points) < 2:
         raise GpuprofError(
-            "the batch of this program cannot be changed from outside: no flag, trainer's arguments or DataLoader that "
-            "was changed made a pass larger; run it with two batches under gpuprof trace, and use gpuprof memory"
+            "the batch of this program cannot be changed from outside: other values of its flags, trainer's arguments "
+            "or DataLoader made no pass larger; run it with two batches under gpuprof trace, and use gpuprof memory"
         )
     if tokens and "length" in by:
         tell("and with another length")
@@ -201,7 +201,7 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     if error is not None or facts is None:
         if value == "1x1" and error is not None:
             hint = _hint(error) if fake else ""
-            raise GpuprofError(f"the program as it is did not come to its fourth step: {error}{hint}")
+            raise GpuprofError(f"the program as it is did not reach its fourth step: {error}{hint}")
         return None
     rank = outcome.ranks[0]
     peak = rank.get("peak_bytes") if _of(rank) == "gpu" else facts.get("tensors")
@@ -213,9 +213,9 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
 
 
 def _hint(error: str) -> str:
-    """Why a program may have failed because its tensors had no data."""
+    """A hint for a program that may have failed because its tensors had no data; empty otherwise."""
     if "cuda" in error.lower():
-        return " (with --fake it has to run on the CPU: let it take the GPU only where there is one)"
+        return " (with --fake it has to run on the CPU: let it use the GPU only if there is one)"
     return " (it ran without data: gpuprof fit without --fake may get further)"
 
 

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.patches import current, names, patch_for
-from gpuprof.trial.trial import Advised, Fix, Interval
+from gpuprof.trial.trial import Advised, Fix
 from gpuprof.value_range import Range
 
 
@@ -22,8 +22,8 @@ class Candidate:
 
     fix: Fix
     finding: str | None = None
-    step_ns: Interval | None = None
-    speedup: Interval | None = None
+    step_ns: Range | None = None
+    speedup: Range | None = None
     lines: str = ""
     """The change to make, in the finding's words; may be empty."""
     flags: OwnFlags | None = None
@@ -76,8 +76,8 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
             candidates.append(
                 Candidate(
                     fix, finding.id,
-                    _interval(finding.step_ns) if comparable else None,
-                    _interval(finding.speedup) if comparable else None,
+                    finding.step_ns if comparable else None,
+                    finding.speedup if comparable else None,
                     finding.fix,
                     advised=name,
                     probability=finding.probability,
@@ -110,14 +110,13 @@ def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
         if change.patch is None or change.patch.name not in names():
             continue
         steps, whole = iteration.steps, change.iteration_ns
-        step_ns = Interval(whole.low / steps, whole.expected / steps, whole.high / steps)
+        step_ns = Range(whole.low / steps, whole.expected / steps, whole.high / steps)
         mean_ns = iteration.mean_ns
-        speedup = Interval(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
         fix = Fix(change.patch.name, change.patch.value)
         gain = Range(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
         odds = probability(gain, SURE_GAIN)
         candidate = Candidate(
-            fix, change.id, step_ns, speedup, change.fix, advised="fixes" if odds >= CERTAIN_CHANCE else "worth_trying",
+            fix, change.id, step_ns, gain, change.fix, advised="fixes" if odds >= CERTAIN_CHANCE else "worth_trying",
             probability=round(odds, 3), saves=saving(gain),
         )  # fmt: skip
         found.append(IterationChange(candidate, change.changes is None))
@@ -162,8 +161,3 @@ def combination(names: Sequence[str]) -> list[str]:
         if not group or group not in {patch_for(one).group for one in chosen}:
             chosen.append(name)
     return chosen
-
-
-def _interval(found: object) -> Interval:
-    low, expected, high = (getattr(found, name) for name in ("low", "expected", "high"))
-    return Interval(low, expected, high)

@@ -43,7 +43,8 @@ def processes_of(folder: str) -> list[int]:
 
 
 def kill_all(folder: str, patience_s: float = 10.0, watch_s: float = 0.0) -> bool:
-    """Kills them until none is left, including those that start within `watch_s`; False if some are left."""
+    """Kills a trial's processes until none is left, including those that start within `watch_s`; False if some are
+    left."""
     begun = time.monotonic()
     end = begun + patience_s
     while True:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from gpuprof.record.quantiles import Z80
 from gpuprof.trial.decision import Decision, decide
-from gpuprof.trial.trial import Interval, Predicted, Process
+from gpuprof.trial.trial import MeasuredGain, Predicted, Process
 from gpuprof.units import Convention, Ratio
+from gpuprof.value_range import Range
 
 T80: Convention[tuple[Ratio, ...]] = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383)
 """90th percentile of Student's t for 1, 2, … degrees of freedom."""
@@ -24,7 +25,7 @@ T80: Convention[tuple[Ratio, ...]] = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 
 class Judged:
     """The result for the processes with the same fixes."""
 
-    gain: Interval
+    gain: MeasuredGain
     decision: Decision | None
     """None: undecided."""
     why: str
@@ -62,9 +63,9 @@ def _why(name: str, processes: Sequence[Process], plain: Sequence[float], fixed:
     return f"not decided in {len(fixed)} rounds: the step as it is differs by {100 * apart:.1f} % between processes"
 
 
-def prediction_of(predicted: Interval | None, found: Interval | None, decided: bool) -> Predicted | None:
+def prediction_of(predicted: Range | None, found: MeasuredGain | None, decided: bool) -> Predicted | None:
     """Whether the measured gain agrees with the predicted one: their intervals overlap. None if that cannot be said."""
-    if predicted is None or predicted.low is None or predicted.high is None:
+    if predicted is None:
         return None
     if found is None or found.low is None or found.high is None or not decided:
         return None
@@ -101,7 +102,7 @@ def ratios(name: str, processes: Sequence[Process]) -> list[tuple[float, float]]
     return found
 
 
-def speedup(name: str, processes: Sequence[Process]) -> Interval | None:
+def speedup(name: str, processes: Sequence[Process]) -> MeasuredGain | None:
     """The gain of these fixes: above 1 if they make the step shorter. A single process has no interval."""
     found = ratios(name, processes)
     if not found:
@@ -109,14 +110,14 @@ def speedup(name: str, processes: Sequence[Process]) -> Interval | None:
     logs = [log for log, _ in found]
     mean = math.fsum(logs) / len(logs)
     if len(logs) < 2:
-        return Interval(None, math.exp(mean), None)
+        return MeasuredGain(None, math.exp(mean), None)
     freedom = len(logs) - 1
     deviation = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / freedom)
     quantile = T80[freedom - 1] if freedom <= len(T80) else Z80
     width = quantile * deviation / math.sqrt(len(logs))
     own = Z80 * math.sqrt(math.fsum(error**2 for _, error in found)) / len(found)
     width = max(width, own)
-    return Interval(math.exp(mean - width), math.exp(mean), math.exp(mean + width))
+    return MeasuredGain(math.exp(mean - width), math.exp(mean), math.exp(mean + width))
 
 
 def _relative(process: Process) -> float:

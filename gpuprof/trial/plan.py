@@ -20,7 +20,7 @@ PROCESSES_TOGETHER: Assumed[Processes] = 2
 
 
 def rounds_to_decide(gain: float | None) -> int:
-    """Rounds after which a gain is likely confirmed on a machine whose processes differ by PROCESS_NOISE: then the gap
+    """Rounds after which a gain is likely confirmed on a machine whose processes differ as much as usual: then the gap
     between the groups counts as clear (`decision`)."""
     if gain is None:
         return UNKNOWN_ROUNDS

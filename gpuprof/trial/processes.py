@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
+from gpuprof.devices.find_driver import find_driver
+from gpuprof.devices.gpu_driver import GpuDriver
 from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
 from gpuprof.record.caches import caches
@@ -48,7 +50,7 @@ RECORDING_LIMIT_S: Assumed[Seconds] = 1800.0
 """Seconds after which the recording that `gpuprof try` makes itself is given up."""
 MEMORY_S: Assumed[Seconds] = 30.0
 MEMORY_MIB: Assumed[MiB] = 256
-"""Seconds to wait until GPU memory is free again, and how much more than before still counts as free."""
+"""A process waits up to MEMORY_S until GPU memory is free again: no more than MEMORY_MIB above what was used before."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 OUT_OF_MEMORY = "out of memory"
 """Prefix of the error of a process that ran out of memory."""
@@ -95,7 +97,7 @@ class Outcome:
 
     @property
     def failure(self) -> str | None:
-        """Why it says nothing about its fixes; None if it does."""
+        """Why its result cannot be used; None if it can."""
         return self.process.error or (None if self.process.step_ns else "it was not timed") or self.not_applied
 
     @property
@@ -113,7 +115,7 @@ class Starter:
     ) -> None:  # fmt: skip
         """tree: the folder of the user's files, which no process may change; None: it is not compared. tell: prints how
         they are protected. gpu_is_shared: other programs come and go on the GPU, so its memory is not waited for."""
-        self._target, self._network, self._tree, self._shared = target, network, tree, gpu_is_shared
+        self._target, self._network, self._tree = target, network, tree
         self._tell = tell or (lambda _: None)
         self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
@@ -121,7 +123,8 @@ class Starter:
         self._starting = False
         """Whether an unknown process may have been started: a signal may arrive before Popen has returned."""
         self._guard: subprocess.Popen[bytes] | None = None
-        self._used_mib: int | None = None
+        self._driver = GpuDriver() if gpu_is_shared else find_driver()
+        self._used_bytes: int | None = None
         self._control: int | None = None
         """Descriptor that ends the running process when it is closed."""
         self._sandbox = Sandbox(HOOKS)
@@ -135,7 +138,7 @@ class Starter:
             [sys.executable, "-I", "-S", guard.__file__, str(self.scratch)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self._used_mib = None if self._shared else used_mib()
+        self._used_bytes = self._driver.used_bytes()
         self._sandbox = sandbox_of(self._network, self._tree)
         self._made = _make_caches() if self._sandbox.keeps_all else []
         self._tell(self._sandbox.line)
@@ -172,8 +175,9 @@ class Starter:
     ) -> Outcome:
         """One process: started, timed and ended. Raises GpuprofError if it changed the user's files.
 
-        limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches. gate:
-        what it waits for after its first step. brief: no more than `settle` steps come before the timed ones.
+        limit_s: time after which it is given up. flags: the fixes that the program's own flags make; all others are
+        patches. gate: what it waits for after its first step. brief: no more than `settle` steps come before the timed
+        ones.
         """
         by_flag = {fix: flags[fix] for fix in fixes if flags and fix in flags}
         argv = self._target.argv
@@ -214,7 +218,7 @@ class Starter:
     def record(self, words: Sequence[str], limit_s: float = RECORDING_LIMIT_S) -> str | None:
         """Runs `gpuprof trace --stop` with these words, its verdict on stderr; what the program writes goes to scratch.
 
-        What the program failed of, as far as it is known; None where it did not fail. Raises GpuprofError if it changed
+        Returns why the program failed, as far as that is known; None if it did not. Raises GpuprofError if it changed
         the user's files, or took longer than limit_s.
         """
         runs = Path(runfile.RUNS).absolute()
@@ -253,14 +257,14 @@ class Starter:
             self._is_large = True
             self._tell(
                 f"{self._tree} holds more than {folder_state.MOST_FILES:,} files: they are not compared before and "
-                "after a process, so that it is not seen what native code or another program changes"
+                "after a process, so changes by native code or another program are not noticed"
             )
         yield
         changed = folder_state.changes(before, folder_state.state_of(self._tree, self.scratch, outputs))
         if changed:
             more = f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else ""
             raise GpuprofError(
-                f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, past the scratch folder (native "
+                f"while the program ran it {', '.join(changed[:MOST_SHOWN])}{more}, outside the scratch folder (native "
                 "code or another program did it): --yes continues anyway"
             )
 
@@ -320,7 +324,7 @@ class Starter:
                     return None
                 first_seen = first_seen or time.monotonic()
                 if time.monotonic() - first_seen > RANKS_S:
-                    return "the other ranks did not come to the same step"
+                    return "the other ranks did not reach the same step"
             if over:
                 return None if _results(folder) else _why(folder, process.returncode)
             if time.monotonic() > end:
@@ -369,12 +373,12 @@ class Starter:
 
     def _await_memory(self) -> None:
         """Waits until the GPUs have about as much free memory as before the first process."""
-        if self._used_mib is None:
+        if self._used_bytes is None:
             return
         end = time.monotonic() + MEMORY_S
         while time.monotonic() < end:
-            now = used_mib()
-            if now is None or now <= self._used_mib + MEMORY_MIB:
+            now = self._driver.used_bytes()
+            if now is None or now <= self._used_bytes + (MEMORY_MIB << 20):
                 return
             time.sleep(0.2)
 
@@ -404,18 +408,6 @@ def _short_folder() -> str | None:
     usual = tempfile.gettempdir()
     short = len(os.fsencode(usual)) <= LONGEST_FOLDER or not os.access(SHORT, os.W_OK | os.X_OK)
     return None if short else SHORT
-
-
-def used_mib() -> int | None:
-    """Memory in use on all GPUs, MiB; None without the driver's tool."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.split()
-        return sum(int(line) for line in lines)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
 
 
 def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns: int, begun_ns: int) -> Process:
@@ -463,5 +455,5 @@ def _explained(text: str) -> str:
     """An error, preceded by its meaning if known."""
     text = redact_text(" ".join(text.split()))[:300]
     if text.startswith(NO_INPUT):
-        return f"it reads standard input, which is empty in a trial: give what it asks for as arguments ({text})"
+        return f"it reads standard input, which is empty in a trial: pass what it asks for as arguments ({text})"
     return f"{OUT_OF_MEMORY}: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith(OUT_OF_MEMORY) else text

@@ -55,7 +55,7 @@ def compare(fixed: Sequence[Computed], first: Sequence[Computed], second: Sequen
         return Sameness(
             "other_random_numbers", "other samples or another order, of the same distribution", apart, scatter
         )
-    return Sameness("different", "the batches hold something else", apart, scatter)
+    return Sameness("different", "the batches have other contents", apart, scatter)
 
 
 def percent(share: float) -> str:
@@ -116,8 +116,8 @@ def _random(pairs: Sequence[tuple[Computed, Computed]]) -> bool:
 
 
 FORMAT_DIFFERENCE: Assumed[Share] = 0.02
-"""Relative difference of the first loss: bf16 arithmetic (8 bits) changes it by less, other dropout masks by more
-(assumed)."""
+"""Relative difference of the first loss: bf16 arithmetic (8 bits) changes it by less, other dropout masks by
+more."""
 
 
 def _alike(pairs: Sequence[tuple[Computed, Computed]]) -> bool:

@@ -21,9 +21,8 @@ from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run_folder.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate, saving
 from gpuprof.trial.own_flags import own_flags
-from gpuprof.trial.trial import Fix, Interval
+from gpuprof.trial.trial import Fix
 from gpuprof.units import Assumed, Seconds
-from gpuprof.value_range import Range
 
 START_S: Assumed[Seconds] = 20.0
 """Assumed time from the start of a training to its first step, if no run has measured it."""
@@ -103,8 +102,8 @@ def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
     found = with_more_workers(subject.run, int(candidate.fix.value), subject.has_gpu)
     if found is None:
         return candidate
-    step, gain = (Interval(one.low, one.expected, one.high) for one in found)
-    return replace(candidate, step_ns=step, speedup=gain, saves=saving(found[1]))
+    step_ns, gain = found
+    return replace(candidate, step_ns=step_ns, speedup=gain, saves=saving(gain))
 
 
 def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> Candidate:
@@ -124,9 +123,9 @@ def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Cand
         return list(candidates)
     predicted = predict_workers(subject, Candidate(Fix(WORKERS, str(usual_workers(subject.run)))))
     gain = predicted.speedup
-    if gain is None or not gain.low or not gain.high or gain.low <= 1:
+    if gain is None or gain.low <= 1:
         return []
-    odds = probability(Range(gain.low, gain.expected, gain.high), SURE_GAIN)
+    odds = probability(gain, SURE_GAIN)
     return [
         replace(predicted, advised="fixes" if odds >= CERTAIN_CHANCE else "worth_trying", probability=round(odds, 3))
     ]

@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from gpuprof.bounds import Above0, Items, OneOf, Positive, Share, Signed, Within
 from gpuprof.units import Assumed, Cpus
+from gpuprof.value_range import Range
 
 SCHEMA = "gpuprof.trial/1"
 
 CPUS_OF_OTHERS: Assumed[Cpus] = 0.25
 LEAST_IDLE_CPUS: Assumed[Cpus] = 0.5
 """A measurement counts as disturbed if other programs use more than CPUS_OF_OTHERS CPUs and fewer than LEAST_IDLE_CPUS
-CPUs are idle (assumed)."""
+CPUs are idle."""
 
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
 Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
@@ -26,8 +27,8 @@ Stopped = Literal["decided", "budget", "until", "rounds"]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """An expected value and its 80 % interval; without ends for a single measurement."""
+class MeasuredGain:
+    """A measured speedup and its 80 % interval; without ends for a single measurement."""
 
     low: Signed[float] | None
     expected: Signed[float]
@@ -75,13 +76,13 @@ class Row:
     below 1; no_difference: after three rounds that interval ends below 1.02; unconfirmed: not decided."""
     reason: str
     """The proof that it took effect, or why it was not applied, failed or was not tried."""
-    predicted_step_ns: Interval | None
+    predicted_step_ns: Range | None
     """The step that the diagnosis predicts, ns."""
-    predicted_speedup: Interval | None
+    predicted_speedup: Range | None
     """The gain that the diagnosis predicts."""
     step_ns: int | None
     """The mean step with it: the mean over its processes."""
-    speedup: Interval | None
+    speedup: MeasuredGain | None
     """The measured gain, paired with the processes without it before and after."""
     peak_bytes: int | None
     """The most memory in use."""
@@ -199,7 +200,7 @@ class Trial:
     torch: str | None
     """Version of torch."""
     world_size: Positive[int]
-    """Ranks."""
+    """Number of ranks."""
     rounds: Positive[int]
     """Number of rounds of the fix that was measured most often."""
     settle_steps: int

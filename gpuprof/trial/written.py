@@ -1,4 +1,4 @@
-"""What a recording saw the program write, and which of these writes a trial could not keep away from the user's files.
+"""What a recorded program wrote, and which of these writes a trial could not keep away from the user's files.
 Python's writes are redirected to the scratch folder, but only the working directory is compared before and after a
 trial. So a program that writes elsewhere, or in native code, is tried only with the user's consent.
 """
@@ -63,7 +63,7 @@ def changes_of(run: Path) -> Changes:
 
 
 def _is_no_ones(path: str) -> bool:
-    """Whether it is in a cache, or was a temporary file that no longer exists."""
+    """Whether the path is in a cache, or was a temporary file that no longer exists: such changes harm no one."""
     if any(_is_below(path, root) for root in caches()):
         return True
     return _is_below(path, tempfile.gettempdir()) and not os.path.lexists(path)

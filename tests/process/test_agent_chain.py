@@ -172,8 +172,8 @@ def test_the_other_tools_say_what_comes_next(tmp_path: Path):
     [
         ("gpuprof explain lists them all", "the tool explain lists them all"),
         ("--fix magic: no such fix", "fixes: magic: no such fix"),
-        ("Invalid value for '--budget': 'soon' is no time (gpuprof try --help shows the usage)",
-         "Invalid value for budget: 'soon' is no time"),
+        ("Invalid value for '--budget': 'soon' is not a time (gpuprof try --help shows the usage)",
+         "Invalid value for budget: 'soon' is not a time"),
         ("name a recording: gpuprof diagnose PATH", "name a recording: the tool diagnose with a path"),
         ("; --yes allows connections", "; `gpuprof try --yes`, which a user types in a shell, allows connections"),
         ("no GPU named 'x' is known (gpuprof gpus lists all)",

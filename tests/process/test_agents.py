@@ -52,7 +52,7 @@ def test_a_brief_diagnosis_is_small_and_agrees_with_the_whole():
 
 def test_brief_without_json_is_one_line():
     done = in_process("diagnose", TRACE, "--brief")
-    assert done.returncode == 2 and "--brief goes with --json" in one_line(done.stderr)
+    assert done.returncode == 2 and "--brief needs --json" in one_line(done.stderr)
 
 
 # -- the skill
@@ -247,11 +247,11 @@ def test_what_a_trial_notes_speaks_of_tools(tmp_path: Path, monkeypatch: pytest.
     pytest.importorskip("mcp.server.mcpserver")
 
     async def nothing(*_: object) -> tuple[int, str, str]:
-        return 0, "", "gpuprof: no fix is advised here; gpuprof try --list names those that there are\n"
+        return 0, "", "gpuprof: no fix is advised here; gpuprof try --list shows all that exist\n"
 
     monkeypatch.setattr(mcp_try, "_run", nothing)
     said = json.loads(asyncio.run(mcp_try.try_fixes(["train.py"], folder=str(tmp_path))))
-    assert said["notes"] == ["no fix is advised here; `gpuprof try --list` in a shell names those that there are"]
+    assert said["notes"] == ["no fix is advised here; `gpuprof try --list` in a shell shows all that exist"]
 
 
 SLOW_INPUT = """

@@ -239,7 +239,7 @@ def test_processes_that_cannot_be_attached_to(tmp_path: Path):
         for one in (python, program, waiting):
             one.kill()
     assert f"there is no process {program.pid}" in line(attach(tmp_path, program.pid))
-    assert "no run folder that names" in line(attach(tmp_path, tmp_path))
+    assert "not a run folder that names" in line(attach(tmp_path, tmp_path))
     assert "No such file" in line(attach(tmp_path, tmp_path / "missing"))
 
 

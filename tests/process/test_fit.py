@@ -58,7 +58,7 @@ def test_a_probe_that_changes_a_file_ends_it_with_its_name(tmp_path: Path):
     done = fit(tmp_path, FIXED.replace("    optimizer.step()", "    os.system('rm -f kept.txt')\n    optimizer.step()")
                .replace("import torch", "import os, torch"))  # fmt: skip
     assert done.returncode == 2 and done.stdout == "", done.stderr
-    assert f"deleted {tmp_path}/kept.txt, past the scratch folder" in done.stderr.splitlines()[-1]
+    assert f"deleted {tmp_path}/kept.txt, outside the scratch folder" in done.stderr.splitlines()[-1]
 
 
 def fit(folder: Path, code: str, *options: str, words: tuple[str, ...] = ()):

@@ -151,7 +151,7 @@ def test_trace_notices_a_stall_and_says_why(tmp_path: Path):
     words += [warm_python(), "train.py"]
     said = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180).stderr
     line = next(number for number, text in enumerate(STALLS.splitlines(), 1) if "# STALLS" in text)
-    assert re.search(r"no step for \d+ s after step 6: where each rank is, is written", said), said
+    assert re.search(r"no step for \d+ s after step 6: writing down where each rank is", said), said
     assert re.search(rf"gpuprof: STUCK · rank 0: .*train\.py:{line}", said), said
     answer = json.loads((tmp_path / "run" / "hang" / "hang.json").read_text(encoding="utf-8"))
     Draft202012Validator(schema()).validate(answer)

@@ -1,4 +1,4 @@
-"""`gpuprof memory`, called as a user calls it: its JSON, its screen, and one line for what is no snapshot."""
+"""`gpuprof memory`, called as a user calls it: its JSON, its screen, and one line for what is not a snapshot."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ BAD = {
     "reduce": (b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.", "do not trust it"),
     "other_pickle": (pickle.dumps({"a": 1}), "not a memory snapshot"),
     "list_of_numbers": (pickle.dumps([1, 2]), "not a memory snapshot"),
-    "no_events": (pickle.dumps({"segments": [], "device_traces": [[]]}), "holds nothing"),
+    "no_events": (pickle.dumps({"segments": [], "device_traces": [[]]}), "is an empty memory snapshot"),
     "odd_events": (pickle.dumps({"segments": [], "device_traces": [[{"action": []}]]}), "not a memory snapshot"),
     "huge_size": (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "size": 1 << 80}]]}),
                   "not a memory snapshot"),
-    "text": (b"hello there", "no pickle"),
+    "text": (b"hello there", "not a pickle"),
     "json": (b'{"traceEvents": []}', "no memory events"),
     "zip": (b"PK\x03\x04rest", "torch.save"),
 }  # fmt: skip

@@ -193,7 +193,7 @@ def test_a_library_that_the_importer_lacks(nsys: Path, tmp_path: Path):
 
 
 def test_nothing_to_convert(tmp_path: Path):
-    for path, why in ((tmp_path / "x.json", "is no report"), (tmp_path / "x.nsys-rep", "no such file")):
+    for path, why in ((tmp_path / "x.json", "is not a report"), (tmp_path / "x.nsys-rep", "no such file")):
         with pytest.raises(NsysError, match=why):
             convert.to_sqlite(path, tmp_path / "x.sqlite")
     with pytest.raises(NsysError, match="left no report"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -14,69 +13,12 @@ from pathlib import Path
 
 import pytest
 from helpers.present import present
+from helpers.stand_in_nvml import NVML, nvml_on_path
 
 from gpuprof import runfile
 from gpuprof.record import telemetry
 
 PACKAGE = Path(telemetry.__file__).parent.parent
-
-NVML = '''
-"""Two GPUs, the second with two MIG instances; what NVML_REFUSES names, the driver does not answer."""
-import os
-
-class NVMLError(Exception): ...
-
-class Use: gpu, memory = 97, 40
-
-class Memory: used = 5 << 30
-
-class Slice: used = 1 << 30
-
-UUIDS = {0: "GPU-aaaa1111-0000", 1: "GPU-aaaa2222-0000", "mig0": "MIG-cccc", "mig1": "MIG-dddd"}
-NAMES = os.environ.get("NVML_NAMES", "NVIDIA H200,NVIDIA H200").split(",")
-
-def answer(function):
-    def ask(*arguments):
-        if function.__name__ in os.environ.get("NVML_REFUSES", "").split(","):
-            raise NVMLError("Not Supported")
-        return function(*arguments)
-    return ask
-
-@answer
-def nvmlInit(): ...
-@answer
-def nvmlDeviceGetCount(): return 2
-@answer
-def nvmlDeviceGetHandleByIndex(index): return index
-@answer
-def nvmlDeviceGetHandleByUUID(uuid): return next(key for key, value in UUIDS.items() if value == uuid)
-@answer
-def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle): return 1
-@answer
-def nvmlDeviceGetUUID(handle): return UUIDS[handle].encode() if handle == 1 else UUIDS[handle]
-@answer
-def nvmlDeviceGetName(handle): return NAMES[handle]
-@answer
-def nvmlDeviceGetPowerUsage(handle): return 651_234 + handle
-@answer
-def nvmlDeviceGetTotalEnergyConsumption(handle): return 98_765_432
-@answer
-def nvmlDeviceGetEnforcedPowerLimit(handle): return 700_000
-@answer
-def nvmlDeviceGetClockInfo(handle, which): return {1: 1980, 2: 3201}[which]
-@answer
-def nvmlDeviceGetTemperature(handle, sensor): return 61 + sensor
-@answer
-def nvmlDeviceGetUtilizationRates(handle):
-    if isinstance(handle, str): raise NVMLError("Not Supported")
-    return Use
-@answer
-def nvmlDeviceGetMemoryInfo(handle): return Slice if isinstance(handle, str) else Memory
-@answer
-def nvmlDeviceGetCurrentClocksEventReasons(handle): return 0x1a4
-@answer
-def nvmlDeviceGetCurrentClocksThrottleReasons(handle): return 0xa04
-'''
 
 READING = {
     "index": 0, "uuid": "GPU-aaaa1111-0000", "power_w": 651.23, "energy_j": 98765.43, "limit_w": 700.0, "sm_mhz": 1980,
@@ -88,20 +30,7 @@ READING = {
 @pytest.fixture(autouse=True)
 def nvml(tmp_path, monkeypatch):
     """The stand-in for pynvml, first on the path of the processes that a test starts."""
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    (folder / "pynvml.py").write_text(NVML)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVML_REFUSES", "NVML_NAMES"):
-        monkeypatch.delenv(name, raising=False)
-
-    def load():
-        spec = present(importlib.util.spec_from_file_location("stand_in_for_pynvml", folder / "pynvml.py"))
-        module = importlib.util.module_from_spec(spec)
-        present(spec.loader).exec_module(module)
-        return module
-
-    return load
+    return nvml_on_path(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -353,68 +282,3 @@ def test_cpu_share(tmp_path):
     file.write_text("nonsense")
     assert cpu.since_last_time() is None
     assert telemetry.CpuShare(tmp_path / "nothing").since_last_time() is None
-
-
-# ---- which GPUs, and what of them
-
-
-@pytest.mark.parametrize(
-    ("wanted", "seen"),
-    [
-        (None, [0, 1]),
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("1", [1]),
-        ("1,0", [1, 0]),
-        (" 1 , 0 ", [1, 0]),
-        ("1,1", [1]),
-        ("1,-1,0", [1]),
-        ("0,7,1", [0]),
-        ("GPU-aaaa2222-0000", [1]),
-        ("GPU-aaaa2", [1]),
-        ("GPU-aaaa", []),  # either of the two
-        ("GPU-ffff,0", []),
-        ("GPU-aaaa2222-0000,0", [1, 0]),
-    ],
-)
-def test_visible_devices(wanted, seen, nvml, monkeypatch):
-    if wanted is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wanted)
-    assert [gpu["index"] for gpu in telemetry.NvmlGpus(nvml()).read()] == seen
-
-
-@pytest.mark.parametrize(("order", "seen"), [("PCI_BUS_ID", [1]), ("FASTEST_FIRST", [0, 1]), (None, [0, 1])])
-def test_where_gpus_differ_their_order_must_be_known(order, seen, nvml, monkeypatch):
-    monkeypatch.setenv("NVML_NAMES", "NVIDIA T4,NVIDIA H200")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    if order:
-        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    assert [gpu["index"] for gpu in telemetry.NvmlGpus(nvml()).read()] == seen
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa2222")
-    assert [gpu["index"] for gpu in telemetry.NvmlGpus(nvml()).read()] == [1]
-
-
-def test_a_mig_instance(nvml, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-dddd,MIG-none")
-    (gpu,) = telemetry.NvmlGpus(nvml()).read()
-    assert (gpu["index"], gpu["uuid"]) == (1, "MIG-dddd")
-    assert (gpu["used_bytes"], gpu["utilization"]) == (1 << 30, None)  # the instance's own
-    assert gpu["power_w"] == 651.24  # the whole GPU's
-
-
-def test_reasons_by_their_older_name(nvml, monkeypatch):
-    monkeypatch.setenv("NVML_REFUSES", "nvmlDeviceGetCurrentClocksEventReasons")
-    assert telemetry.NvmlGpus(nvml()).read()[0]["throttle"] == ["sw_power_cap", "board_limit", "0x800"]
-    module = nvml()
-    del module.nvmlDeviceGetCurrentClocksEventReasons
-    assert telemetry.NvmlGpus(module).read()[0]["throttle"] == ["sw_power_cap", "board_limit", "0x800"]
-
-
-def test_a_gpu_that_is_lost_or_nameless(nvml, monkeypatch):
-    monkeypatch.setenv("NVML_REFUSES", "nvmlDeviceGetUUID")
-    assert [gpu["uuid"] for gpu in telemetry.NvmlGpus(nvml()).read()] == ["#0", "#1"]
-    monkeypatch.setenv("NVML_REFUSES", "nvmlDeviceGetHandleByIndex")
-    assert telemetry.NvmlGpus(nvml()).read() == []
-    monkeypatch.setenv("NVML_REFUSES", "nvmlDeviceGetCount")
-    assert telemetry.NvmlGpus(nvml()).read() == []

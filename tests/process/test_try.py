@@ -238,7 +238,7 @@ def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(
         ("raise torch.OutOfMemoryError('CUDA out of memory')", "out of memory: OutOfMemoryError: CUDA out of memory"),
         ("break", "the training ended after 1 step"),
         ("os.kill(os.getpid(), 9)", "it failed"),
-        ("input('lr? ')", "it reads standard input, which is empty in a trial: give what it asks for as arguments"),
+        ("input('lr? ')", "it reads standard input, which is empty in a trial: pass what it asks for as arguments"),
     ],
 )
 def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, run_try: Try, ends: str, words: str):
@@ -295,7 +295,7 @@ def test_native_writers_are_noticed(tmp_path: Path, run_try: Try):
     make_run(tmp_path)
     done = run_try("--fix", "optimizer")
     assert done.returncode == 2
-    assert "by_another_program.txt, past the scratch folder" in done.stderr and "--yes" in done.stderr
+    assert "by_another_program.txt, outside the scratch folder" in done.stderr and "--yes" in done.stderr
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_the_recording_that_try_makes_is_compared_too(tmp_path: Path):
     words = [sys.executable, "-m", "gpuprof", "try", "--fix", "optimizer", sys.executable, "train.py"]
     done = finished(words, cwd=tmp_path, env=variables(), text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == "", done.stderr
-    assert f"deleted {tmp_path}/gone.txt, past the scratch folder" in done.stderr.splitlines()[-1]
+    assert f"deleted {tmp_path}/gone.txt, outside the scratch folder" in done.stderr.splitlines()[-1]
 
 
 def test_a_recording_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -333,10 +333,10 @@ def test_workers_of_every_start_method_write_to_scratch(tmp_path: Path, method: 
         (["absent.py"], "absent.py: no such file"),
         (["--fix", "nothing", "train.py"], "--fix nothing: no such fix; there are input_workers, "),
         (["--fix", "input_workers=many", "train.py"], "input_workers takes the number of workers"),
-        (["--budget", "soon", "train.py"], "'soon' is no time, such as 300s, 5m or 1h"),
+        (["--budget", "soon", "train.py"], "'soon' is not a time, such as 300s, 5m or 1h"),
         ([], "nothing to run: gpuprof try train.py"),
         (["--rounds", "0", "train.py"], "0 is not in the range"),
-        (["python", "-S", "train.py"], "python -S shuts out"),
+        (["python", "-S", "train.py"], "python -S keeps the recorder"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_line(tmp_path: Path, words: list[str], line: str):
@@ -397,7 +397,7 @@ def test_a_command_without_a_run_is_recorded_first_and_that_writes_nothing_eithe
         text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "it is recorded first" in done.stderr and "what it writes is kept away" in done.stderr
+    assert "it is recorded first" in done.stderr and "writes to a scratch folder" in done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["fixes"][0]["name"] == "input_workers" and row["speedup"]["expected"] > 1.2
     assert tree_hash(tmp_path) == before

@@ -77,7 +77,7 @@ def test_what_has_to_be_made_by_hand_first_is_not_tried_from_outside():
     [
         (
             None,
-            "nothing to run: gpuprof try --fix tf32 train.py (without a command that of the latest run here; there is",
+            "nothing to run: gpuprof try --fix tf32 train.py (no run here has a command that could be run again",
         ),
         (["python", "train.py", "--token", "<redacted>"], "the latest run's command holds a secret, which is not kept"),
     ],
@@ -107,5 +107,5 @@ def test_a_gain_to_stop_at_is_read(text: str):
 
 @pytest.mark.parametrize("text", ["", "fast", "1x", "0.5", "-2", "1.3xx", "inf"])
 def test_a_gain_that_is_none_is_refused(text: str):
-    with pytest.raises(click.BadParameter, match=r"is no gain above 1, such as 1\.3x"):
+    with pytest.raises(click.BadParameter, match=r"is not a gain above 1, such as 1\.3x"):
         try_._gain(None, None, text)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gpuprof.trial import judge
 from gpuprof.trial.decision import RANK_SUM_P, decide, rank_sum_probability
-from gpuprof.trial.trial import Interval, Process
+from gpuprof.trial.trial import MeasuredGain, Process
 
 TRIALS, ROUNDS = 1000, 10
 Noise = Callable[[np.random.Generator, int], np.ndarray]
@@ -126,7 +126,7 @@ positive = st.floats(0.1, 1e4)
 
 @given(st.lists(positive, min_size=3, max_size=9), st.lists(positive, min_size=2, max_size=8), st.floats(0.01, 100))
 def test_units_do_not_matter_and_slower_is_the_mirror_image(plain: list[float], fixed: list[float], unit: float):
-    gain, loss = Interval(1.01, 2.0, 3.0), Interval(1 / 3.0, 1 / 2.0, 1 / 1.01)
+    gain, loss = MeasuredGain(1.01, 2.0, 3.0), MeasuredGain(1 / 3.0, 1 / 2.0, 1 / 1.01)
     found = decide(plain, fixed, gain)
     assert found in (None, "confirmed")
     if min(plain) > max(fixed) * 1.0001 or found is None:  # rounding does not decide
@@ -147,5 +147,5 @@ def _at_the_edge(plain: list[float], fixed: list[float]) -> bool:
 
 @given(st.lists(positive, min_size=3, max_size=6), st.lists(positive, min_size=2, max_size=6))
 def test_nothing_is_confirmed_whose_interval_reaches_one(plain: list[float], fixed: list[float]):
-    assert decide(plain, fixed, Interval(0.99, 1.5, 2.0)) is None
-    assert decide(plain, fixed, Interval(None, 1.5, None)) is None
+    assert decide(plain, fixed, MeasuredGain(0.99, 1.5, 2.0)) is None
+    assert decide(plain, fixed, MeasuredGain(None, 1.5, None)) is None

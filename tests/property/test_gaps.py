@@ -71,8 +71,8 @@ def programs(draw):
 
 
 def expected(doing, overheads, works, ops: bool) -> Counter:
-    """The cause of every idle ns, as DESIGN says it. Without any op in the recording nothing tells ops from Python, and
-    what lies between two calls of a thread (here always less than 100 µs apart) is launching."""
+    """The cause of every idle ns. Without any op in the recording, ops and Python cannot be distinguished, and the time
+    between two calls of a thread (here always less than 100 µs apart) is launching."""
     result: Counter = Counter()
     if not ops:
         for lane in (MAIN, AUTOGRAD):

@@ -134,6 +134,16 @@ def test_sampled_functions_name_long_stretches_of_python():
     assert "of the samples there" in (python.why or "")
 
 
+def test_sampled_functions_name_waits():
+    """A waiting call takes no time of its own: what waits is the function that was sampled between the node before it
+    and its end."""
+    found = diagnosed(ROOT / "scenarios" / "programs" / "detr_matcher" / "recording").above_reach
+    assert found is not None
+    waiting = [item for item in found.items if item.what.startswith(("waiting for the GPU", "copies that block"))]
+    assert len(waiting) == 2
+    assert all((item.where.function or "").endswith("HungarianMatcher.forward") for item in waiting)
+
+
 def test_a_recorded_run_is_explained_and_in_words():
     path = ROOT / "scenarios" / "timm_resnet50" / "recording"
     diagnosis = diagnose(path)

@@ -17,7 +17,9 @@ DROPOUT, PRODUCT, NORM = 100 * US, 200 * US, 150 * US
 ADAPTED = {"q_proj": 1, "v_proj": 1, "k_proj": 1, "o_proj": 1, "up_proj": 2, "down_proj": 2}
 
 
-def trained(tmp_path, dora: bool = False, dropout: bool = True, rank: int = RANK, adapted=None) -> Analysis:
+def trained(
+    tmp_path, dora: bool = False, dropout: bool = True, rank: int = RANK, adapted=None, product: int = PRODUCT,
+) -> Analysis:  # fmt: skip
     """Layers with an adapter each; the GPU is the limit."""
     made = Program()
 
@@ -25,7 +27,7 @@ def trained(tmp_path, dora: bool = False, dropout: bool = True, rank: int = RANK
         made.op("aten::linear", "nvjet", gpu, [[rows, wide], [out, wide], []], ["float", "float", ""])
 
     def layer() -> None:
-        linear(TOKENS, WIDTH, WIDTH, PRODUCT)
+        linear(TOKENS, WIDTH, WIDTH, product)
         if dropout:
             made.plain("dropout", [TOKENS, WIDTH], [], gpu=DROPOUT)
         if dora:
@@ -82,6 +84,13 @@ def test_norms_of_dora_and_the_second_product_with_the_base_weight(tmp_path):
 def test_adapters_on_queries_and_values_are_a_share_of_all(tmp_path):
     case = trained(tmp_path, dropout=False, adapted=ADAPTED)
     assert shorter(case, "fewer") == pytest.approx(0.75 * 60, rel=0.05)
+
+
+def test_adapters_that_take_little_of_the_step_stay(tmp_path):
+    """60 of 2,060 us a layer of the GPU's time, and a tenth of the step on the CPU."""
+    case = trained(tmp_path, dropout=False, adapted=ADAPTED, product=2000 * US)
+    assert find_adapters(case) is not None
+    assert not list(adapter_extras.find(case))
 
 
 @pytest.mark.parametrize("rank", [512, 1024], ids=["half as wide", "as wide"])

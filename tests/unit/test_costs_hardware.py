@@ -151,7 +151,7 @@ def test_a_user_adds_and_overrides(tmp_path, monkeypatch):
         ("name,memory_gb\nX,many\n", "line 2: memory_gb is 'many'"),
         ("name,memory_gb,bandwidth_gbs\nX,1,1\n", "X is new and lacks bf16_tflops"),
         ("name,bf16_tflops\nX,1\n", "X is new and lacks memory_gb, bandwidth_gbs"),
-        ("name,memory_gb\nX\n", "line 2: not as many cells"),
+        ("name,memory_gb\nX\n", "line 2: cells and columns differ"),
         ("name,memory_gb\nL4,-3\n", "is '-3'"),
         ("name,memory_gb\nL4,nan\n", "is 'nan'"),
         (" \n", "no column 'name'"),

@@ -49,7 +49,7 @@ def training(folder: Path, name: str = "aten::isnan", host: int = 100 * US) -> A
 def test_anomaly_detection_checks_every_gradient(tmp_path: Path):
     case = training(tmp_path)
     proposal = only(debug_switches, case, "anomaly")
-    assert f"{LAYERS} gradients a step are looked at for NaN" in proposal.evidence[0].text
+    assert f"{LAYERS} gradients a step are checked for NaN" in proposal.evidence[0].text
     after = proposal.change(case.graph)
     forward = LAYERS * 100 * US * slow.TRACEBACK_LEFT.value
     assert case.step_of(after) == pytest.approx(forward + LAYERS * 24 * US, rel=0.1)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from gpuprof.devices.gpu_driver import InstalledGpu
 from gpuprof.doctor import facts as facts_of
-from gpuprof.doctor import nvidia, probe
+from gpuprof.doctor import probe
 from gpuprof.doctor.examine import CHECKS, can_record, examine
-from gpuprof.doctor.machine_facts import Check, Facts, Gpu, Mount, Torch
+from gpuprof.doctor.machine_facts import Check, Facts, Mount, Torch
 
-H200 = "0, NVIDIA H200, 00000000:00:06.0, 580.159.04, 700.00, 700.00, 1980, 1980, Default, Disabled, 0, 0, 0x1"
-"""As nvidia-smi of driver 580 prints an idle H200 for FIELDS."""
-GPU = nvidia.read_gpus(H200, Path("/nowhere"))[0]
+GPU = InstalledGpu(
+    0, "NVIDIA H200", "00000000:00:06.0", "580.159.04", 700.0, 700.0, 1980.0, 1980.0, ("gpu_idle",), False, 0.0
+)
 SOUND = Facts(
     platform="linux", kernel="Linux version 6.8.0-1044", python="/venv/bin/python",
     torch=Torch("2.11.0+cu130", "13.0", None, ("NVIDIA H200",), 2), gpus=(GPU,), gpu_files=True, driver_cuda="13.0",
@@ -46,7 +47,7 @@ FAILING = [
     ("driver", "blocker", {"driver_cuda": "12.4"}, "supports CUDA 12.4"),
     ("tracing", "blocker", on_torch(gpu_events=0), "recorded no GPU work"),
     ("tracing", "blocker", on_torch(gpu_events=0, error="CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"), "may not trace"),
-    ("counters", "note", {"admin_only": True}, "administrator only"),
+    ("counters", "note", {"admin_only": True}, "administrators only"),
     ("nsys", "note", {"nsys": None, "nsys_error": "it is not installed"}, "it is not installed"),
     ("wsl", "warning", {"kernel": "Linux version 5.15.90.1-microsoft-standard-WSL2"}, "WSL"),
     ("container", "warning", {"container": "Docker", "variables": {"NVIDIA_DRIVER_CAPABILITIES": "compute"}},
@@ -56,9 +57,9 @@ FAILING = [
     ("variables", "warning", {"variables": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}, "slow collectives"),
     ("sharing", "warning", on_gpu(processes=("python3 (514)",)), "python3 (514)"),
     ("sharing", "warning", on_gpu(utilization=100.0), "100 % busy"),
-    ("mig", "warning", on_gpu(mig="Enabled"), "partitioned"),
+    ("mig", "warning", on_gpu(is_partitioned=True), "partitioned"),
     ("power", "warning", on_gpu(power_limit_w=450.0), "450 W of 700 W"),
-    ("clocks", "warning", on_gpu(slowdown=("hardware thermal slowdown",)), "thermal"),
+    ("clocks", "warning", on_gpu(clock_reasons=("sw_power_cap", "hw_thermal")), "down: hardware thermal slowdown"),
     ("clocks", "note", on_gpu(sm_limit_mhz=1200.0), "1200 MHz"),
     ("cpus", "warning", {"affinity": frozenset({0, 1})}, "2 CPUs for 1 GPU"),
     ("cpus", "warning", {"cpu_quota": 1.5}, "quota"),
@@ -131,40 +132,6 @@ def test_what_looks_alike_but_is_fine_passes(changes: dict):
 
 
 # -- how the facts are read
-
-
-def test_a_gpu_as_nvidia_smi_writes_it(tmp_path: Path):
-    (tmp_path / "0000:00:06.0").mkdir()
-    (tmp_path / "0000:00:06.0" / "numa_node").write_text("1\n")
-    text = (
-        H200 + "\n1, NVIDIA L4, 00000000:AF:00.0, 550.54, [N/A], [N/A], 2040, [N/A], Default, [N/A], 5, [N/A], 0x48\n"
-    )
-    first, second = nvidia.read_gpus(text + "garbage\n", tmp_path)
-    assert (first.power_limit_w, first.max_sm_mhz, first.numa_node, first.slowdown) == (700.0, 1980.0, 1, ())
-    assert second == Gpu(
-        1, "NVIDIA L4", "00000000:AF:00.0", "550.54", None, None, 2040.0, None,
-        ("hardware slowdown", "hardware thermal slowdown"), "Default", "[N/A]", 5.0, None, (), None,
-    )  # fmt: skip
-    with_process = nvidia.with_processes((first, second), "00000000:00:06.0, 514, /usr/bin/python3\n")
-    assert [gpu.processes for gpu in with_process] == [("python3 (514)",), ()]
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("| NVIDIA-SMI 580.159.04   Driver Version: 580.159.04   CUDA Version: 13.0     |", "13.0"),
-        ("| NVIDIA-SMI 590.44   KMD Version: 590.44   CUDA UMD Version: 13.1 |", "13.1"),
-        ("", None),
-    ],
-)
-def test_the_cuda_version_of_the_driver(text: str, version: str | None):
-    assert nvidia.cuda_version(text) == version
-
-
-def test_the_driver_parameter_that_restricts_counters():
-    assert facts_of.admin_only("EnableMSI: 1\nRmProfilingAdminOnly: 1\n") is True
-    assert facts_of.admin_only("RmProfilingAdminOnly: 0\n") is False
-    assert facts_of.admin_only("") is None
 
 
 def test_the_deepest_mount_is_the_one_that_counts(tmp_path: Path):

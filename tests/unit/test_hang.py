@@ -323,7 +323,7 @@ def test_the_screen(tmp_path: Path):
     dumps[3] = [entry(1)]
     printed = in_process("hang", str(written(tmp_path, dumps, {"0": [0, 1, 2, 3]})), COLUMNS="80").stdout
     assert (
-        printed.startswith("A RANK DOES NOT COME · rank 3")
+        printed.startswith("A RANK IS MISSING · rank 3")
         and " for 60 s" not in printed
         and "/home/me/train.py:11" in printed
     )

@@ -72,7 +72,7 @@ def test_a_second_rank_that_does_not_come(tmp_path: Path):
         document["entries"].pop()
         document["pg_status"]["0"]["last_enqueued_collective"] = 1
     text = " ".join(in_process("hang", tmp_path).stdout.split())
-    assert text.startswith("A RANK DOES NOT COME · rank 1 Rank 0 waits in all_reduce 2 of group 0 (default_pg)")
+    assert text.startswith("A RANK IS MISSING · rank 1 Rank 0 waits in all_reduce 2 of group 0 (default_pg)")
     assert "/home/user/benchmarks/nccl_dumps.py:129 in timeout" in text
 
 

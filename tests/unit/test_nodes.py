@@ -303,4 +303,4 @@ def test_what_reads_the_recording_does_not_wait_for_a_dead_process(tmp_path: Pat
     waiting.join(20)
     assert done == [None]
     several_nodes.tell_others(None)
-    assert "rank 0's process ended before the digests of other nodes had come" in capfd.readouterr().err
+    assert "rank 0's process ended before the digests of other nodes had arrived" in capfd.readouterr().err

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from helpers.case import case_of, only, run_of
 from helpers.diagnosed import diagnosed
+from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import MS, US, Program
 
 from gpuprof import diagnose
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around, left_of_freeing
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.findings import offload
 from gpuprof.diagnosis.reach.ledger import above_reach
@@ -242,6 +243,27 @@ def test_hooks_around_modules_without_weights_go_too(tmp_path):
     assert gone == pytest.approx(40 * (95 + 90) * US, rel=0.1)
 
 
+def test_freeing_activations_in_host_memory_goes_with_them(tmp_path):
+    """Autograd's engine frees 30 ms of host pages around one of ten nodes, and takes 2 µs around the others."""
+    made = Program()
+
+    def body() -> None:
+        made.mm(4096, 4096, 4096, gpu=1 * MS)
+        made.backward(made.elementwise, 9)
+        made.tid = AUTOGRAD
+        start = made.now
+        made.elementwise()
+        made.now += 30 * MS
+        made.engine(start - 1 * US, made.now)
+        made.tid = MAIN
+
+    for _ in range(3):
+        made.step(body)
+    case = made.case(tmp_path)
+    freed = (1 - left_of_freeing(case.graph)) * case.graph.duration_ns
+    assert case.per_step(float(freed.sum())) == pytest.approx(30 * MS, rel=0.01)
+
+
 def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_another(tmp_path):
     """Also where the GPU has no room for the optimizer."""
     case = trained(tmp_path, peak=138 * 10**9, ops=10)
@@ -362,7 +384,7 @@ def test_a_paged_optimizer_whose_states_fit(tmp_path):
 
 @pytest.mark.parametrize(("up", "pieces"), [(0, 100), (0, 2), (GB, 100)])
 def test_copies_of_weights_that_the_cpu_works_on(tmp_path: Path, up: int, pieces: int):
-    # An average of weights that is kept on the CPU: nothing comes back. Two tensors are no weights.
+    """An average of weights that is kept on the CPU: nothing comes back. Two tensors are no weights."""
     case = trained(tmp_path, down=GB, up=up, pieces=pieces, ops=100, op="aten::lerp")
     found = find_offload(case)
     if up == 0 and pieces == 100:
@@ -371,6 +393,18 @@ def test_copies_of_weights_that_the_cpu_works_on(tmp_path: Path, up: int, pieces
         assert case.per_step(float(case.graph.duration_ns[found.stretches].sum())) == pytest.approx(200 * MS, rel=0.1)
     else:
         assert found is None or found.kind != "copies"
+
+
+def test_an_average_may_come_less_often_also_where_the_gpu_has_no_room(tmp_path: Path):
+    case = trained(tmp_path, down=GB, up=0, pieces=100, ops=100, op="aten::lerp", peak=138 * 10**9)
+    rarer = only(offload, case, "rarer")
+    assert rarer.title == "copies of weights every 20 steps" and rarer.odds < 1
+    # The matmuls of 10 ms run while the CPU does its part.
+    assert case.step_of(rarer.change(case.graph)) == pytest.approx(250 * MS / 20, rel=0.02)
+    roomy = trained(tmp_path, down=GB, up=0, pieces=100, ops=100, op="aten::lerp")
+    assert [one.key for one in offload.find(roomy)] == ["", "rarer"]
+    (part,) = offload.ledger_parts(roomy)
+    assert part.what.startswith("weights copied to the CPU")
 
 
 def test_an_average_on_the_cpu_is_no_preparation_of_samples():

@@ -78,7 +78,7 @@ def test_a_digest_of_another_state_or_version_is_not_used(tmp_path: Path, monkey
 @pytest.mark.parametrize("damage", [lambda d: d[: len(d) // 2], lambda d: b"", lambda d: b"PK" + d[2:40]])
 def test_a_damaged_digest_is_one_line(tmp_path: Path, damage):
     digest = digest_at(write(tmp_path, [RankProgram(), RankProgram()])[0])
-    with pytest.raises(UnreadableTrace, match="no digest of a rank"):
+    with pytest.raises(UnreadableTrace, match="not a digest of a rank"):
         storage.from_bytes(damage(storage.to_bytes(digest)), "rank.npz")
 
 

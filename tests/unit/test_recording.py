@@ -38,7 +38,7 @@ from gpuprof.runfile import LATEST, RUNS
 from gpuprof.tracefile.recording import resolve
 
 TO = "H100 SXM"
-SEVERAL = r"recordings: name that of one rank|is a folder: name one trace file in it|of several ranks: name that of one"
+SEVERAL = r"recordings: name that of one rank|is a folder: name one trace file in it|of several ranks: name one of them"
 NO_MEMORY = r"holds no memory (events|snapshot)|not a memory snapshot"
 NO_STEPS_BUT_A_JOB = r"not a recording of steps: gpuprof diagnose reads it"
 NO_STEPS = r"a memory snapshot, not a trace: gpuprof memory reads it"

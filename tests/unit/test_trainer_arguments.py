@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from gpuprof.diagnosis.result.fix import Patch as NamedPatch
-from gpuprof.diagnosis.result.iteration_model import Change, IterationRange
+from gpuprof.diagnosis.result.iteration_model import Change
 from gpuprof.record.patches.context import Context, Hub
 from gpuprof.record.patches.trainer_arguments import PATCH, apply, as_value, given_in
 from gpuprof.trial.fixes import advised, of_iteration, parse
+from gpuprof.value_range import Range
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_field_that_is_not_there_is_not_made():
 
 def change(value: str, changes: str | None) -> Change:
     patch = NamedPatch("trainer_arguments", value)
-    return Change("x", "X", "fix", IterationRange(50, 60, 80), 100 / 60, "basis", changes, (), patch)
+    return Change("x", "X", "fix", Range(50, 60, 80), 100 / 60, "basis", changes, (), patch)
 
 
 def test_a_trial_knows_what_is_expected_of_an_iteration():

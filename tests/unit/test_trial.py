@@ -24,7 +24,7 @@ from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.words.fixes import measured
 from gpuprof.trial import folder_state, judge, plan, same_training
 from gpuprof.trial.fixes import Candidate, combination, parse
-from gpuprof.trial.trial import Baseline, Fix, Interval, Next, Process, Row, Sameness, Stop, Trial
+from gpuprof.trial.trial import Baseline, Fix, MeasuredGain, Next, Process, Row, Sameness, Stop, Trial
 from gpuprof.trial.trial_json import dumps, keep, schema
 from gpuprof.value_range import Range
 
@@ -67,7 +67,7 @@ def test_the_scatter_of_the_steps_themselves_widens_the_interval():
 
 def test_one_measurement_confirms_nothing():
     found = present(judge.judged("a", [process("", 10), process("a", 5), process("", 10)]))
-    assert found.gain == Interval(None, pytest.approx(2.0), None)  # type: ignore[comparison-overlap]
+    assert found.gain == MeasuredGain(None, pytest.approx(2.0), None)  # type: ignore[comparison-overlap]
     assert (found.decision, found.why) == (None, "measured once")
 
 
@@ -85,9 +85,10 @@ def test_a_fix_that_gains_too_little_to_be_advised_has_no_gain():
      ((1.2, 1.4), (1.0, 1.1), "gained_less"), (None, (1.0, 1.1), None), ((1.2, 1.4), None, None)],
 )  # fmt: skip
 def test_a_prediction_is_right_where_its_interval_and_the_measured_one_overlap(predicted, measured, verdict):
-    predicted, measured = (ends and Interval(ends[0], sum(ends) / 2, ends[1]) for ends in (predicted, measured))
-    assert judge.prediction_of(predicted, measured, True) == verdict
-    assert judge.prediction_of(predicted, measured, False) is None
+    expected = predicted and Range(predicted[0], sum(predicted) / 2, predicted[1])
+    found = measured and MeasuredGain(measured[0], sum(measured) / 2, measured[1])
+    assert judge.prediction_of(expected, found, True) == verdict
+    assert judge.prediction_of(expected, found, False) is None
 
 
 # -- sameness
@@ -283,7 +284,7 @@ def test_changes_of_a_tree_are_named(tmp_path):
 def trial() -> Trial:
     good = Row(
         (Fix("input_workers", "8"),), "input_workers", "confirmed", "8 workers alive, before: 0",
-        Interval(5e6, 6e6, 7e6), Interval(2.0, 2.5, 3.0), 6 * MS, Interval(2.1, 2.4, 2.7), 1 << 31, 5 * 10**9,
+        Range(5e6, 6e6, 7e6), Range(2.0, 2.5, 3.0), 6 * MS, MeasuredGain(2.1, 2.4, 2.7), 1 << 31, 5 * 10**9,
         Sameness("bitwise", "the same batches, losses and gradients to the last bit", 0.0, 0.0), 2,
         "DataLoader(..., num_workers=8)", None, "fixes", 0.97, "right",
     )  # fmt: skip

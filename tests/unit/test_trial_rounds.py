@@ -15,8 +15,9 @@ from jsonschema import Draft202012Validator
 from gpuprof.trial.fixes import Candidate
 from gpuprof.trial.processes import Outcome
 from gpuprof.trial.run import run_trial
-from gpuprof.trial.trial import Fix, Interval, Process, Trial
+from gpuprof.trial.trial import Fix, Process, Trial
 from gpuprof.trial.trial_json import dumps, schema
+from gpuprof.value_range import Range
 
 STEP_MS, WALL_S = 100.0, 10.0
 TF32, FUSED, WORKERS = Fix("tf32"), Fix("optimizer", "fused"), Fix("input_workers", "2")
@@ -64,8 +65,8 @@ def candidate(fix: Fix, gain: float | None = None, **more: object) -> Candidate:
     """One that is predicted to gain this much, within a tenth."""
     if gain is None:
         return Candidate(fix)
-    interval = Interval(gain / 1.1, gain, gain * 1.1)
-    return Candidate(fix, fix.name, None, interval, advised="fixes", probability=0.95, saves=1 - 1 / gain, **more)  # type: ignore[arg-type]
+    expected = Range(gain / 1.1, gain, gain * 1.1)
+    return Candidate(fix, fix.name, None, expected, advised="fixes", probability=0.95, saves=1 - 1 / gain, **more)  # type: ignore[arg-type]
 
 
 def names(trial: Trial) -> list[str]:

@@ -1,1 +1,1 @@
-"""What several commands share: the recording, output, limits, and what follows a recording."""
+"""Shared by several commands: finding the recording, output, gates, and what follows a recording."""

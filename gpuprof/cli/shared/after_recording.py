@@ -223,7 +223,7 @@ def _page(diagnosis: Diagnosis) -> bytes:
 
 
 def _functions(diagnosis: Diagnosis) -> bytes:
-    """The sampled functions as such text; empty if none is worth a line."""
+    """The sampled functions as text for the training's terminal; empty if none is worth a line."""
     from gpuprof.report.terminal.terminal import render_functions
 
     return _drawn(lambda width: render_functions(diagnosis, width))

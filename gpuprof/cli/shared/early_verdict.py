@@ -40,7 +40,8 @@ class EarlyVerdict:
             os._exit(0)
 
     def shown(self) -> Any:
-        """Waits for it; what it has shown, as `said` has it, None where it has shown nothing."""
+        """Waits until it has ended. Returns what it has shown, as `said` returns it, or None if it has shown
+        nothing."""
         text = b""
         while data := os.read(self._answer, 1 << 16):
             text += data

@@ -89,7 +89,7 @@ class OfDiagnosis(Renderer["Diagnosis"]):
 
 
 class InBrief(OfDiagnosis):
-    """A diagnosis with as JSON only what agents need."""
+    """A diagnosis whose JSON has only what agents need."""
 
     def json(self, result: Diagnosis) -> str:
         from gpuprof.diagnosis.written.brief import dumps

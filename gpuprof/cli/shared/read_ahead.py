@@ -24,11 +24,11 @@ DEMO = files("gpuprof") / "data" / "demo.json.gz"
 DEMO_UNPROFILED_MS: Measured[Ms] = 81.0
 """Its step timed without a profiler: the middle of 70.2–91.9 ms, measured in fresh processes."""
 PATIENCE_S: Assumed[Seconds] = 8.0
-"""The verdict waits this long for steps that are sampled after the window: twice the duration of sampling, where steps
-are not long."""
+"""The verdict waits this long for steps that are sampled after the window: twice what sampling takes, unless steps are
+long."""
 LOOK_S: Assumed[Seconds] = 0.05
 FEWEST_CORES: Assumed[Cores] = 4
-"""With fewer, reading next to sampled steps would make these longer."""
+"""With fewer cores, reading the trace would slow down the steps that are being sampled."""
 
 
 def prepare() -> None:
@@ -51,7 +51,7 @@ def is_wanted() -> bool:
 
 @dataclass(slots=True)
 class Laps:
-    """When each part of what leads to a verdict has ended."""
+    """When each part of the work on a verdict ended."""
 
     ends: list[tuple[str, int]] = field(default_factory=list)
     """(name, unix ns), in order."""

@@ -95,7 +95,7 @@ def wait_for_others(folder: Path) -> dict[str, Any] | None:
 def tell_others(outcome: dict[str, Any] | None) -> None:
     """Prints a line on ranks whose digests are not in the verdict."""
     if outcome is None:
-        tell("rank 0's process ended before the digests of other nodes had come: the verdict is without them")
+        tell("rank 0's process ended before the digests of other nodes had arrived: the verdict is without them")
         return
     waited = outcome.get("waited_s")
     for key, what in (

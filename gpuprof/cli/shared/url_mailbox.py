@@ -19,14 +19,14 @@ class UrlMailbox:
         try:
             from fsspec.core import url_to_fs
         except ImportError:
-            raise GpuprofError(f"{url}: needs fsspec, which the extra scale of gpuprof has") from None
+            raise GpuprofError(f"{url}: needs fsspec: pip install 'gpuprof-toolkit[scale]'") from None
         self._system: Any
         self._system, path = url_to_fs(url)
         self._path = f"{path.rstrip('/')}/{PREFIX}/{job_folder(job)}"
         self._system.makedirs(self._path, exist_ok=True)
 
     def put(self, name: str, data: bytes) -> None:
-        """Leaves a message; it can be seen once it is whole."""
+        """Writes a message, which becomes visible once it is complete."""
         self._system.pipe_file(f"{self._path}/{name}", data)
         self._system.pipe_file(f"{self._path}/{name}{_THERE}", b"1")
 
@@ -36,7 +36,7 @@ class UrlMailbox:
         return bool(self._system.exists(f"{self._path}/{name}{_THERE}"))
 
     def take(self, name: str, most: int) -> bytes:
-        """A message that is there, of at most `most` bytes. Raises ValueError for a larger one."""
+        """Reads a message of at most `most` bytes. Raises ValueError for a larger one."""
         path = f"{self._path}/{name}"
         if int(self._system.size(path) or 0) > most:
             raise ValueError("too large")

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention: two S × S matmuls forward, five backward, one of which is recomputed.
+"""Scaled dot-product attention: two S × S matmuls forward, five backward, one of them recomputed.
 
 FLOPs as in FlashAttention (Dao et al., 2022): per head and batch 2·Sq·Sk·(D + Dv) forward; backward recomputes the
 scores and does four more, 2·Sq·Sk·(3·D + 2·Dv). A causal mask leaves the part of Sq × Sk on and below the diagonal,
-which kernels that skip masked blocks do not exceed by much. A window of fewer keys is not recorded, and not seen.
+which kernels that skip masked blocks hardly exceed. A window of fewer keys is not recorded, and so not considered.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _CONVERT = re.compile(r"convert_d?q|postprocess|dq_to", re.IGNORECASE)
 _HEADS = re.compile(r"reduce_head|splitkv_combine|combine", re.IGNORECASE)
 _FILL = re.compile(r"elementwise|fill|memset|copy|reduce_kernel", re.IGNORECASE)
 _ALIGNED_TOKENS: Published[Tokens] = 16
-"""Masks are padded to multiples of this at most."""
+"""Masks are padded to at most the next multiple of this."""
 _RECOMPUTED_SHARE: Convention[Share] = 1 / 5
-"""Of a backward's five products one recomputes the scores; exact for Dv = D."""
+"""One of the five matmuls of a backward pass recomputes the scores; exact for Dv = D."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _shape(layout: _Layout, arguments: Arguments, query: Tensor, key: Tensor, va
             return Shape(sequences, heads, queries / sequences, keys / sequences, q[3], v[3])
         return Shape(q[0], heads, queries, keys, q[3], v[3])
     if len(q) == 3 and layout.lengths is not None:
-        # Packed sequences: how many there are is recorded, how long each is is not; equal lengths do the least work.
+        # Packed sequences: their number is recorded, their lengths are not; equal lengths are the least work.
         packed = arguments.tensor(layout.lengths)
         if packed is not None and packed.elements > 1:
             sequences = packed.elements - 1

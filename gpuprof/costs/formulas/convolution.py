@@ -19,7 +19,7 @@ _FORWARD: Published[dict[str, tuple[Place, Place, Place]]] = {
     "aten::_conv_depthwise2d": (5, 4, 6),
     "aten::conv_depthwise3d": (5, 4, 6),
 }
-"""Op → where padding, stride and dilation stand."""
+"""Op → positions of padding, stride and dilation among its arguments."""
 _BACKWARD = {"aten::convolution_backward", "aten::cudnn_convolution_backward", "aten::miopen_convolution_backward"}
 _MASK_AT: Published[Place] = 10
 

@@ -1,4 +1,4 @@
-"""Ops that compute each element of their output from the same element of their inputs, copies and fills among them."""
+"""Ops that compute each element of their output from the same element of their inputs, including copies and fills."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _THREE = words("""
     where clamp lerp addcmul addcdiv log_sigmoid_backward mse_loss_backward huber_loss_backward smooth_l1_loss_backward
 """)
 ARITY = {**dict.fromkeys(_ONE, 1), **dict.fromkeys(_TWO, 2), **dict.fromkeys(_THREE, 3)}
-"""Op (without aten:: and a trailing _) → the most tensors that it reads; one more is the output that it was given."""
+"""Op (without aten:: and a trailing _) → the most tensors that it reads; a further one is the output argument."""
 _GIVES_BOOL = words("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite")
 _MASK_BYTES: Published[dict[str, Bytes]] = {"native_dropout": 1}
 """Bytes per element that an op writes in addition to its result."""
 FILLS = words("fill zero normal uniform random bernoulli exponential cauchy geometric log_normal")
 CREATES = words("arange linspace logspace full ones zeros randn rand randint randperm eye range")
 _PER_THREAD: Assumed[Elements] = 4
-"""Elements that a thread of an elementwise kernel works on, at most usually."""
+"""Most elements that a thread of an elementwise kernel usually works on."""
 
 
 def elementwise(arguments: Arguments, name: str, in_place: bool) -> Cost | None:
@@ -91,7 +91,7 @@ def broadcast(tensors: list[Tensor]) -> int:
 
 
 def copy(arguments: Arguments) -> Cost | None:
-    """`copy_(to, from)`, casts among them."""
+    """Cost of `copy_(to, from)`, including casts."""
     to, source = arguments.tensor(0), arguments.tensor(1)
     if to is None:
         return None
@@ -99,13 +99,13 @@ def copy(arguments: Arguments) -> Cost | None:
 
 
 def fill(arguments: Arguments) -> Cost | None:
-    """In-place filling, with a value or with random numbers."""
+    """Cost of filling in place, with a value or with random numbers."""
     to = arguments.tensor(0)
     return None if to is None else Cost(write_bytes=to.bytes)
 
 
 def create(arguments: Arguments, kernel: Kernel) -> Cost:
-    """Creating a tensor: its size is that of the given output, or else of the range, limited by the launch."""
+    """Cost of creating a tensor; its size is that of the given output, else of the range, limited by the launch."""
     out = [t for t in arguments.tensors if t.elements > 1]
     if out:
         return Cost(write_bytes=out[-1].bytes)

@@ -1,8 +1,8 @@
 """Ops over lists of tensors: foreach and fused optimizers.
 
-Which tensors is recorded for short lists only. For the others the launch tells: a block works on one chunk of at most
-65,536 elements of one tensor (`kChunkSize` in ATen's MultiTensorApply.cuh); `fill` is how full chunks are on average,
-which the parameters that got gradients tell.
+The tensors are recorded for short lists only. For others the launch shows the size: a block works on one chunk of at
+most 65,536 elements of one tensor (`kChunkSize` in ATen's MultiTensorApply.cuh); `fill` is how full chunks are on
+average, which follows from the parameters that got gradients.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def over_lists(arguments: Arguments, kernel: Kernel, fill: float) -> Cost | None
     given = sum(1 for name in arguments.types if name == "TensorList")
     recorded = [sum(t.elements for t in tensors) for tensors in arguments.lists]
     elements = float(recorded[0]) if recorded and recorded[0] else kernel.blocks * CHUNK_ELEMENTS * fill
-    whole = bool(recorded and recorded[0])  # of the list, which the kernels share, else of this kernel's chunks
+    whole = bool(recorded and recorded[0])  # cost of the list, which its kernels share; else of these chunks
     name = arguments.name.removeprefix("aten::")
     if name.startswith("_fused_"):
         states = _FUSED_STATE.get(name.removeprefix("_fused_").rstrip("_"), 2)

@@ -1,6 +1,6 @@
-"""Kernels whose work can be read from the launch: from their name, its template arguments and how they were launched.
+"""Kernels whose work follows from their name, its template arguments and the launch.
 
-For libraries that launch past torch, so that no op records what went in.
+For libraries that launch kernels without torch, so that no op records their inputs.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _BLOCKWISE = re.compile(r"kDequantizeBlockwise<[^,]+, *(\d+), *\d+, *\d+, *(\d+)
 _OPTIMIZER = re.compile(r"kOptimizerStatic8bit([12])StateBlockwise<[^,]+, *\d+, *(\d+), *\d+>")
 _GENERAL_8BIT = "0"
 _SCALE_BLOCK: Assumed[Elements] = 64
-"""Elements that share one fp32 scale; the usual choice, and of little weight."""
+"""Elements that share one fp32 scale: the usual choice, and it matters little."""
 
 
 def by_name(kernel: Kernel) -> Cost | None:
-    """Cost of a kernel of bitsandbytes; None for any other.
+    """Cost of a bitsandbytes kernel; None for any other.
 
-    `kDequantizeBlockwise<T, TILE, THREADS, PER_THREAD, TYPE>`: a block turns TILE bytes into that many elements of
-    8 bit (TYPE 0) or twice as many of 4. `kOptimizerStatic8bitNStateBlockwise<T, OPTIMIZER, BLOCK, PER_THREAD>`: a
-    block updates BLOCK elements with N states of a byte each.
+    `kDequantizeBlockwise<T, TILE, THREADS, PER_THREAD, TYPE>`: a block converts TILE bytes, which hold that many
+    elements of 8 bits (TYPE 0) or twice that many of 4 bits. `kOptimizerStatic8bitNStateBlockwise<T, OPTIMIZER, BLOCK,
+    PER_THREAD>`: a block updates BLOCK elements with N states of a byte each.
     """
     size = element_bytes(type_in_kernel_name(kernel.name) or "float") or 4
     found = _BLOCKWISE.search(kernel.name)

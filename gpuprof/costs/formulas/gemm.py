@@ -27,12 +27,12 @@ _PREPARES = re.compile(r"prepare_\w*gemm")
 _MANGLED = re.compile(r"(\d+)(?=[A-Za-z_])")
 _TENSOR_CORE = re.compile(r"tf32|tensorop|s1688|s16816|nvjet|wgmma|hmma|Cijk.*_XF", re.IGNORECASE)
 MOST_KERNELS: Convention[Names] = 1024
-"""Names of kernels of which it is remembered what they tell: the same few multiply all shapes."""
+"""Kernel names whose parsed facts are cached: the same few kernels multiply all shapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """`batch` products of [m, k] with [k, n]."""
+    """`batch` multiplications of [m, k] by [k, n]."""
 
     batch: float
     m: float
@@ -41,9 +41,9 @@ class Matmul:
     left: Tensor
     right: Tensor
     read_bytes: float = 0.0
-    """In addition to both factors: a bias, or the output added to."""
+    """Bytes read in addition to both operands: a bias, or the output that is added to."""
     out_bytes: float | None = None
-    """Per output element; None: as the left factor."""
+    """Bytes per output element; None: those of the left operand."""
 
     @property
     def flops(self) -> float:
@@ -71,7 +71,7 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
         # Writes the pointers and sizes of the groups.
         return Cost(whole=False)
     if role == "helps":
-        # Adds up the partial sums of a product whose k was split; how many there are only the main kernel knows.
+        # Adds up the partial sums of a matmul whose k was split; only the main kernel knows how many there are.
         return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
     tall, wide = tile(kernel.name)
     concurrent = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
@@ -90,11 +90,11 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
 
 
 def traffic(left: float, right: float, rows: int, columns: int, concurrent: float, l2_bytes: float) -> float:
-    """Bytes that a matmul reads whose output is `rows` × `columns` tiles, of which `concurrent` are computed at once.
+    """Bytes read by a matmul whose output is `rows` × `columns` tiles, of which `concurrent` are computed at once.
 
-    If both factors fit in the L2 they are read once. Else tiles are handed out along the shorter side of the output:
-    each wave reads all of that side's factor and its own part of the other one, which thus is read once. Where a
-    wave is shorter than the short side, waves are taken to be squares.
+    If both operands fit in the L2 they are read once. Else tiles are assigned along the shorter side of the output:
+    each wave reads all of that side's operand and its own part of the other one, which is thus read once. If a wave is
+    shorter than the short side, waves are assumed to be squares.
     """
     if left + right <= l2_bytes:
         return left + right
@@ -113,8 +113,9 @@ def _role(kernel: str) -> str:
 
 
 def function_name(kernel: str) -> str:
-    """A kernel's function with its namespaces and without template arguments: those of a matmul may name the copies
-    and conversions that it is made of. Mangled names (Itanium C++ ABI, 5.1.2: identifiers after their lengths) too."""
+    """A kernel's function with its namespaces and without template arguments, which for a matmul may name the copies
+    and conversions that it consists of. Also takes mangled names (Itanium C++ ABI, 5.1.2: identifiers after their
+    lengths)."""
     if not kernel.startswith("_ZN"):
         return kernel.split("<", 1)[0]
     parts, at = [], len("_ZN")
@@ -140,7 +141,8 @@ def _on_tensor_cores(kernel: str) -> bool:
 
 
 def _arithmetic(type_name: str, kernel: str) -> int:
-    """fp32 factors go through tensor cores as tf32 only if it was allowed, which the kernel's name shows."""
+    """Format of the arithmetic: fp32 operands use tensor cores as tf32 only if that was allowed, which the kernel's
+    name shows."""
     code = dtype_code(type_name)
     if code == CODE["fp32"] and _on_tensor_cores(kernel):
         return CODE["tf32"]
@@ -148,14 +150,14 @@ def _arithmetic(type_name: str, kernel: str) -> int:
 
 
 def _two(left: Tensor | None, right: Tensor | None, read: float = 0.0, out: float | None = None) -> Matmul | None:
-    """Matmul of two matrices or stacks of them, as matmul takes them (vectors too)."""
+    """The matmul of two matrices, stacks of matrices or vectors, as torch.matmul takes them."""
     if left is None or right is None or not left.shape or not right.shape:
         return None
     a = left.shape if len(left.shape) > 1 else (1, *left.shape)
     b = right.shape if len(right.shape) > 1 else (*right.shape, 1)
     if a[-1] != b[-2] or not left.elements or not right.elements:
         return None
-    if len(b) == 2:  # all rows of a stack meet the same matrix
+    if len(b) == 2:  # all rows of a stack are multiplied by the same matrix
         return Matmul(1, math.prod(a[:-1]), b[-1], a[-1], left, right, read, out)
     batch = max(math.prod(a[:-2]), math.prod(b[:-2]))
     return Matmul(batch, a[-2], b[-1], a[-1], left, right, read, out)
@@ -188,7 +190,8 @@ def _int_mm(arguments: Arguments) -> Matmul | None:
 
 
 def _grouped_mm(arguments: Arguments) -> Matmul | None:
-    """Rows (or columns, or k) of a 2-D factor belong to groups, each with a matrix of its own in the other factor."""
+    """Grouped matmul: rows (or columns, or k) of a 2-D operand belong to groups, each with its own matrix in the other
+    operand."""
     left, right = arguments.tensor(0), arguments.tensor(1)
     if left is None or right is None:
         return None
@@ -205,7 +208,7 @@ def _grouped_mm(arguments: Arguments) -> Matmul | None:
 
 
 def _gemv_4bit(arguments: Arguments) -> Matmul | None:
-    """`bitsandbytes::gemv_4bit(A, B, …)`: B holds two weights a byte."""
+    """`bitsandbytes::gemv_4bit(A, B, …)`: B holds two weights per byte."""
     x, packed = arguments.tensor(0), arguments.tensor(1)
     if x is None or packed is None or not x.shape or not x.shape[-1]:
         return None
@@ -214,7 +217,7 @@ def _gemv_4bit(arguments: Arguments) -> Matmul | None:
 
 
 def _template(arguments: Arguments) -> Matmul | None:
-    """A matmul generated by the compiler: its tensors are the factors and, last, the output."""
+    """A matmul generated by the compiler: its tensors are the operands and, last, the output."""
     matrices = [t for t in arguments.tensors if len(t.shape) in (2, 3)]
     if len(matrices) < 3:
         return None
@@ -259,6 +262,6 @@ _PRODUCTS: dict[str, Callable[[Arguments], Matmul | None]] = {
 
 
 def product_of(arguments: Arguments) -> Matmul | None:
-    """The matrix multiplication in an op's shapes; None if it is none, or if the shapes do not show it."""
+    """The matrix multiplication of an op, from its shapes; None if it is not one, or if the shapes do not show it."""
     make = _PRODUCTS.get(arguments.name)
     return make(arguments) if make else None

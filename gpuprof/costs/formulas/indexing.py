@@ -1,4 +1,4 @@
-"""Ops that move elements to or from places that an index names, put tensors together, sort or search."""
+"""Ops that move elements to or from indexed places, concatenate tensors, sort or search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ELEMENTWISE_PER_THREAD: Assumed[Elements] = 4
 
 
 def cat(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Tensors one after another; element types inside lists are not recorded, but the copying kernel's name has one."""
+    """Cost of concatenating; element types inside lists are not recorded, but the copying kernel's name has one."""
     parts = [t for t in arguments.all_tensors if t.elements]
     if not parts:
         return None
@@ -31,7 +31,7 @@ def cat(arguments: Arguments, kernel: Kernel) -> Cost | None:
 
 
 def by_index(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Gathers and scatters. Rows that lie together cost their bytes, single elements a sector each."""
+    """Cost of gathers and scatters. Contiguous rows cost their bytes, single elements a sector each."""
     tensors = arguments.tensors
     if not tensors:
         return None
@@ -52,7 +52,7 @@ def by_index(arguments: Arguments, kernel: Kernel) -> Cost | None:
     if name in ("index_select", "embedding"):
         picked = index.elements * math.prod(source.shape[1:]) * source.element_bytes
         return Cost(read_bytes=picked + index_bytes, write_bytes=picked)
-    # An index expanded over rows picks whole rows, else neighbours need not lie together.
+    # An index expanded over rows picks whole rows; else neighbouring elements need not be contiguous.
     rows = kernel.named("vectorized_gather") or (index.strides is not None and 0 in index.strides)
     each = source.element_bytes if rows else max(SECTOR_BYTES, source.element_bytes)
     read = min(index.elements * each, max(source.bytes, index.elements * source.element_bytes))
@@ -60,15 +60,15 @@ def by_index(arguments: Arguments, kernel: Kernel) -> Cost | None:
 
 
 def _indexed_bytes(source: Tensor, kernel: Kernel) -> float:
-    """Bytes that indexing gives. How many indices there are is not recorded, the launch tells: a gather of rows has a
-    column of blocks for each index, an elementwise kernel four elements a thread at most."""
+    """Bytes of the result of indexing. The number of indices is not recorded, but the launch shows it: a gather of rows
+    has a column of blocks for each index, an elementwise kernel at most four elements per thread."""
     if kernel.named("vectorized_gather"):
         return kernel.grid[0] * math.prod(source.shape[1:]) * source.element_bytes
     return kernel.blocks * kernel.threads * _ELEMENTWISE_PER_THREAD * source.element_bytes
 
 
 def _sorted_add(source: Tensor, added: Tensor, index: Tensor | None, kernel: Kernel) -> Cost:
-    """Adding at indices that may repeat: they are sorted with their positions, then each run is summed."""
+    """Cost of adding at indices that may repeat: they are sorted with their positions, then each run is summed."""
     if kernel.named("[rR]adix|[sS]ort"):
         rows = added.shape[0] if added.shape and added.shape[1:] == source.shape[1:] else added.elements
         pairs = 2.0 * _INDEX_BYTES * (index.elements if index is not None else rows)
@@ -77,7 +77,7 @@ def _sorted_add(source: Tensor, added: Tensor, index: Tensor | None, kernel: Ker
 
 
 def _scatter(name: str, tensors: list[Tensor], index: Tensor | None) -> Cost:
-    """Writes by an index; adding also reads the old values."""
+    """Cost of writing by an index; adding also reads the old values."""
     source = tensors[0]
     added = next((t for t in tensors[1:] if t is not index), None)
     elements = added.elements if added is not None else (index.elements if index is not None else 0)
@@ -88,13 +88,13 @@ def _scatter(name: str, tensors: list[Tensor], index: Tensor | None) -> Cost:
 
 
 def search(arguments: Arguments) -> Cost | None:
-    """nonzero, unique, bincount: each of their kernels passes over the input."""
+    """Cost of nonzero, unique and bincount: each of their kernels passes over the input."""
     tensors = arguments.tensors
     return Cost(read_bytes=tensors[0].bytes, whole=False) if tensors else None
 
 
 def sort(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Sorting and scans. A radix sort passes over keys and positions once for every 8 bits of the key."""
+    """Cost of sorting and scans. A radix sort passes over keys and positions once for every 8 bits of the key."""
     tensors = arguments.tensors
     if not tensors:
         return None

@@ -1,4 +1,4 @@
-"""torch ops other than matmuls: the formula that counts each op's bytes."""
+"""torch ops other than matmuls: which formula counts an op's bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Formula = Callable[[Arguments, Kernel], "Cost | None"]
 
 
 def streaming(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """Cost of an op named aten::…; None if its recorded arguments do not show it."""
+    """Cost of one kernel of an aten op; None if its recorded arguments do not show it."""
     name = arguments.name.removeprefix("aten::")
     in_place = name.endswith("_") and not name.endswith("__")
     base = name[:-1] if in_place else name
@@ -38,8 +38,8 @@ def streaming(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | 
 
 
 def every_tensor_once(arguments: Arguments, writes: bool) -> Cost | None:
-    """What nothing more is known of. Compiled kernels list their outputs among their arguments, so that each tensor is
-    moved once; ops (`writes`) do not, and are taken to give one as large as their largest input."""
+    """Cost of an unknown op: each tensor is moved once. Compiled kernels list their outputs among their arguments; ops
+    (`writes`) do not, and are assumed to return a tensor as large as their largest input."""
     tensors = [t for t in arguments.all_tensors if t.elements]
     if not tensors:
         return None
@@ -58,4 +58,4 @@ _BY_PATTERN: tuple[tuple[re.Pattern[str], Formula], ...] = (
     (re.compile(r"^(sort|argsort|topk|cumsum|cumprod|searchsorted|kthvalue|msort)"), sort),
     (re.compile(r"index|gather|scatter|embedding|take|masked_select"), by_index),
 )
-"""For what has many names; the first that fits decides."""
+"""Formulas for ops with many names; the first match decides."""

@@ -22,7 +22,7 @@ _THREADS_A_MULTIPROCESSOR: Published[Threads] = 2048
 
 
 def reduction(arguments: Arguments, name: str) -> Cost | None:
-    """An op that folds dimensions away: all of them, those that are recorded as a value, else the last."""
+    """Cost of an op that reduces dimensions: all of them, those recorded as an argument, else the last."""
     tensors = arguments.tensors
     if not tensors:
         return None
@@ -40,10 +40,10 @@ def reduction(arguments: Arguments, name: str) -> Cost | None:
 
 
 def softmax(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """(log-)softmax and its gradient.
+    """Cost of (log-)softmax and its gradient.
 
-    Kernels that hold a row in registers or shared memory read it once. The others pass over it again, three times
-    forward (maximum, sum, result), twice backward; the rows at work, one per block that fits, may stay in the L2.
+    Kernels that hold a row in registers or shared memory read it once. Others pass over it three times forward
+    (maximum, sum, result) and twice backward; the rows in progress, one per resident block, may stay in the L2.
     """
     tensors = [t for t in arguments.tensors if t.elements]
     backward = "backward" in arguments.name
@@ -60,9 +60,10 @@ def softmax(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | No
 
 
 def norm(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Layer, RMS, group and batch norm: forward reads and writes the input once, backward reads it and the gradient.
+    """Cost of layer, RMS, group and batch norm: forward reads and writes the input once, backward reads it and the
+    gradient.
 
-    Statistics over the batch, and gradients of the weights, take a pass of their own.
+    Statistics over the batch, and gradients of the weights, take a separate pass.
     """
     tensors = [t for t in arguments.all_tensors if t.elements]
     if not tensors:
@@ -80,7 +81,7 @@ def norm(arguments: Arguments, kernel: Kernel) -> Cost | None:
 
 
 def picked_loss(arguments: Arguments) -> Cost | None:
-    """Negative log-likelihood: one element of each row is picked, or gets its gradient; both move a sector."""
+    """Cost of negative log-likelihood: one element of each row is picked, or gets its gradient; both move a sector."""
     scores = next((t for t in arguments.tensors if len(t.shape) > 1), None)
     if scores is None:
         return None

@@ -1,6 +1,6 @@
-"""Measures the first GPU, and the host in front of it; run as a script under the user's own Python with torch.
+"""Measures the first GPU and its CPU; run as a script under the user's own Python with torch.
 
-Imports nothing of gpuprof, for that Python may not have it. Prints one line of JSON; says on stderr why it cannot.
+Imports nothing from gpuprof, which that Python may not have. Prints one line of JSON, or on stderr why it cannot.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 ROUNDS: Convention[Rounds] = 5
-"""Of each measurement; the best rate counts, as a ceiling is what can be reached."""
+"""Rounds of each measurement; the best rate counts, since a ceiling is what can be reached."""
 MATRIX_SIDE: Convention[Elements] = 8192
-"""Side of the matrices: large enough that what surrounds the matmul costs under 1 %."""
+"""Side of the matrices: large enough that everything around the matmul costs less than 1 %."""
 
 
 def best_seconds(torch, work, repeats):
-    """Least mean time of `repeats` runs of `work` over ROUNDS rounds, by events on the device."""
+    """Smallest mean time, s, of `repeats` runs of `work` over ROUNDS rounds, measured with events on the device."""
     work()
     torch.cuda.synchronize()
     seconds = []
@@ -39,7 +39,7 @@ def best_seconds(torch, work, repeats):
 
 
 def product_flops(torch, dtype, size, repeats):
-    """FLOP/s of a square product on random numbers: zeros draw less power and run faster."""
+    """FLOP/s of a square matmul of random numbers: zeros draw less power and run faster."""
     left, right = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
     out = torch.empty(size, size, device="cuda", dtype=dtype)
     return 2.0 * size**3 / best_seconds(torch, lambda: torch.mm(left, right, out=out), repeats)
@@ -60,7 +60,7 @@ def link_bytes_per_s(torch):
 
 
 def launch_ns(torch):
-    """Host time of a small op, in batches that the launch queue takes without blocking."""
+    """CPU time of a small op, ns, in batches that the launch queue takes without blocking."""
     x = torch.ones(16, device="cuda")
     times = []
     for _ in range(20):
@@ -73,7 +73,7 @@ def launch_ns(torch):
 
 
 def host_loop_ns():
-    """Host time of one turn of a plain loop."""
+    """CPU time of one iteration of a plain loop, ns."""
     times = []
     for _ in range(ROUNDS):
         value, turns = 1, 300_000
@@ -120,7 +120,7 @@ def main():
                 "taken": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
                 "torch": torch.__version__,
             }
-    except RuntimeError as error:  # torch's, of a GPU that is full or busy
+    except RuntimeError as error:  # raised by torch if the GPU is full or busy
         return str(error).strip().splitlines()[0]
     print(json.dumps(result))
     return None

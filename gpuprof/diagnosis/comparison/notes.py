@@ -184,7 +184,7 @@ def _place_notes(a: Side, b: Side) -> Iterator[Note]:
 
 
 def _flaws(a: Facts, b: Facts) -> Iterator[Note]:
-    """The warnings of the recordings' own diagnoses, in their words; what is said of both stands once."""
+    """The warnings of both recordings' diagnoses, verbatim; a warning about both appears once."""
     of_a, of_b = _warnings(a), _warnings(b)
     for message in of_a:
         yield Note("degraded", "info", f"{'A and B' if message in of_b else 'A'}: {message}")

@@ -45,14 +45,14 @@ same training in less time, as long as the activations fit in memory.
 """,
     detected="""
 Steps with the same number of backward passes, two or more. The micro-batch is multiplied by each divisor of that number
-that fits in 90 % of the GPU's memory, where a run reports what it uses. The other case is a loss that encodes its batch
+that fits in 90 % of the GPU's memory, if a run reports its use. The other case is a loss that encodes its batch
 in parts (the cached losses of sentence-transformers, GradCache): the same module is called as often in the forward pass
 as inside one backward pass, with a backward pass after each of those calls.
 """,
     gain="""
 The kernels of a pass grow as they do for a larger batch (see `larger_batch`), and the passes that are no longer needed
-are removed from the replay. The optimizer, clipping and the time to fetch all samples stay. Of parts in a loss the
-smallest are proposed whose step is within 3 % of the shortest.
+are removed from the replay. The optimizer, clipping and the time to fetch all samples stay. For parts of a loss, the
+smallest parts whose step is within 3 % of the shortest are proposed.
 """,
     wrong="""
 The optimizer step sees the same samples, so the training stays the same, with two exceptions: batch statistics
@@ -141,7 +141,7 @@ def _parts_factor(case: Analysis, inner: InnerPasses) -> tuple[int, float] | Non
 
 
 def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
-    """What small parts of a batch in a loss take more than larger ones."""
+    """The time that small parts of a batch in a loss take beyond that of larger parts."""
     inner = inner_passes(case)
     chosen = None if inner is None else _parts_factor(case, inner)
     if inner is not None and chosen is not None:

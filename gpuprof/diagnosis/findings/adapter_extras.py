@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_SHARE: Assumed[Share] = 0.02
-"""Share of the step's work, of the CPU or of the GPU, from which on a part of the adapters is worth leaving out."""
+"""Smallest share of the step's CPU or GPU work for which a part of the adapters is worth leaving out."""
+LEAST_LEFT_OUT: Assumed[Share] = 0.2
+"""Smallest share of the step's work, on the CPU or on the GPU, in the adapters that would be left out. The model may
+learn less without them, which is not worth a smaller gain."""
 MOST_KEPT: Assumed[Share] = 0.6
-"""Share of the adapters on queries and values above which the others are few."""
+"""Largest share of adapters on queries and values for a proposal: with more, leaving out the others saves little."""
 QUERIES_AND_VALUES: Convention[tuple[tuple[str, str], ...]] = (
     ("q_proj", "v_proj"), ("query", "value"), ("q", "v"), ("to_q", "to_v"), ("q_lin", "v_lin"),
 )  # fmt: skip
-"""Names of the layers that make queries and values, as the libraries of models call them."""
+"""Names that model libraries give the layers that make queries and values."""
 NAMES_SHOWN: Convention[Entries] = 6
 
 PAGE = Page(
@@ -39,17 +42,18 @@ PAGE = Page(
     title="Adapters do more than plain LoRA",
     means="""
 A LoRA adapter is two thin matrix multiplications, a scaling and a sum for each layer: four to eight small kernels
-forward and more backward, which mostly cost launches. DoRA multiplies the factors to a whole weight in each forward
+forward and more backward, which mostly cost launches. DoRA multiplies the factors into a full weight in each forward
 pass, takes the norms of its rows and scales the result by them; with dropout it also multiplies by the base weight a
-second time. Dropout on the adapter's input draws random numbers for the whole input, and keeps libraries from fusing.
-Adapters on every linear layer cost several times what they cost on queries and values alone.
+second time. Dropout on the adapter's input draws random numbers for the whole input, and prevents libraries from
+fusing. Adapters on every linear layer cost several times what they cost on queries and values alone.
 """,
     detected=f"""
 In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1, rank at most {MOST_RANK}) and the next
 one back. DoRA:
 such a pair on a unit matrix, the ops after it on tensors of the weight's sizes alone, and the scaling behind the
 adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which layers have adapters is read from the
-model's configuration. Needs recorded shapes.
+model's configuration; fewer are proposed only where those that would go take {percent(LEAST_LEFT_OUT)} % of the step's
+work, on the CPU or on the GPU. Needs recorded shapes.
 """,
     gain=f"""
 The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries
@@ -65,7 +69,7 @@ Fewer adapters learn less: adapters on all layers come closer to full fine-tunin
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Plain LoRA, no dropout, adapters on queries and values."""
+    """Proposes plain LoRA, no dropout, or adapters on queries and values alone."""
     found = find_adapters(case)
     if found is None:
         return
@@ -112,10 +116,10 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     lora = (case.run.model or {}).get("lora") if case.run else None
     adapted = (lora or {}).get("adapted") or {}
     names = next((pair for pair in QUERIES_AND_VALUES if all(name in adapted for name in pair)), None)
-    if names is None or _is_small(case, found.nodes):
+    if names is None:
         return
     share = sum(adapted[name] for name in names) / sum(adapted.values())
-    if share > MOST_KEPT:
+    if share > MOST_KEPT or _is_small(case, found.nodes, LEAST_LEFT_OUT / (1 - share)):
         return
     others = [name for name in adapted if name not in names]
     text = (
@@ -134,10 +138,10 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     )
 
 
-def _is_small(case: Analysis, nodes: Mask) -> bool:
+def _is_small(case: Analysis, nodes: Mask, share: float = LEAST_SHARE) -> bool:
     """Whether these nodes are a negligible share of both the CPU's and the GPU's work."""
     ns, gpu = case.graph.duration_ns, case.graph.on_gpu
-    least = LEAST_SHARE * case.step_ns * case.steps
+    least = share * case.step_ns * case.steps
     return max(float(ns[nodes & gpu].sum()), float(ns[nodes & ~gpu].sum())) < least
 
 

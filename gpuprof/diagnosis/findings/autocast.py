@@ -1,5 +1,5 @@
-"""Matrix multiplications and attention in fp32 or TF32 that autocast would run on faster tensor cores: in bf16, on GPUs
-without bf16 in fp16."""
+"""Matrix multiplications and attention in fp32 or TF32 that autocast would run on faster tensor cores, in bf16 (fp16 on
+GPUs without bf16)."""
 
 from __future__ import annotations
 

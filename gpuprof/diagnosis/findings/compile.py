@@ -72,9 +72,9 @@ separate finding (`expert_loop`).
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
 reductions become one kernel of {compile_calibrated.FUSED.low:g} to {compile_calibrated.FUSED.high:g} times the longest
 of them. Matrix multiplications take {more(compile_calibrated.REST.low)} to {more(compile_calibrated.REST.high)} %
-longer, and attention up to {compile_calibrated.ATTENTION.high:g} times as long where it had no mask (measured); what a
-call of a library launches too, such as the conversions of layouts in a convolution, stays. For each remaining kernel
-the CPU still does the op's own work ({compile_calibrated.HOST.low:g} to {compile_calibrated.HOST.high:g} times what was
+longer, and attention up to {compile_calibrated.ATTENTION.high:g} times as long where it had no mask (measured); other
+kernels that a library call launches, such as layout conversions in a convolution, stay. For each remaining kernel the
+CPU still does the op's own work ({compile_calibrated.HOST.low:g} to {compile_calibrated.HOST.high:g} times what was
 recorded); the accumulation of gradients stays, and each pass costs {ms(compile_calibrated.PASS_NS.low)} to
 {ms(compile_calibrated.PASS_NS.high)} ms. A reduction across rows (a batch or group norm, gradients of biases and of
 norms) takes {compile_calibrated.ACROSS.value:g} further kernels ({compile_calibrated.ACROSS.low:g} to

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_CONVOLUTION_SHARE: Assumed[Share] = 0.1
-"""Share of the GPU's time in convolutions from which on another algorithm may gain something."""
+"""Smallest share of GPU time in convolutions for a proposal."""
 MOST_SHAPES: Assumed[Ratio] = 1.05
-"""Different shapes of convolutions in all steps, over those of a step: with more of them shapes vary, and each new one
-is tried out again."""
+"""Largest number of different convolution shapes in all steps, over that of one step: with more, shapes vary, and
+algorithms are tried again for each new one."""
 DETERMINISTIC = "cudnn_deterministic"
 CONVOLUTIONS = frozenset({"aten::cudnn_convolution", "aten::convolution_backward", "aten::cudnn_convolution_transpose"})
 
@@ -44,14 +44,14 @@ long with these.
 """,
     detected=f"""
 The recorder notes that the switch is off. Convolutions take at least {percent(LEAST_CONVOLUTION_SHARE)} % of the GPU's
-time, and their shapes are the same in each recorded step. Or: the recorder notes that cuDNN's deterministic algorithms
-are demanded, whatever the shapes. Not detected in traces without a run.
+time, and their shapes are the same in each recorded step. Or: the recorder notes that cuDNN is restricted to
+deterministic algorithms, whatever the shapes. Not detected in traces without a run.
 """,
     gain=f"""
 With faster algorithms convolutions take {calibrated.TUNED_CONVOLUTIONS.value:g} of their time
-({calibrated.TUNED_CONVOLUTIONS.low:g} to {calibrated.TUNED_CONVOLUTIONS.high:g}, assumed); where any algorithm may be
-used instead of deterministic ones alone {calibrated.ANY_ALGORITHM_LEFT.value:g} ({calibrated.ANY_ALGORITHM_LEFT.low:g}
-to {calibrated.ANY_ALGORITHM_LEFT.high:g}, assumed).
+({calibrated.TUNED_CONVOLUTIONS.low:g} to {calibrated.TUNED_CONVOLUTIONS.high:g}, assumed); if any algorithm may be used
+instead of only deterministic ones, {calibrated.ANY_ALGORITHM_LEFT.value:g} ({calibrated.ANY_ALGORITHM_LEFT.low:g} to
+{calibrated.ANY_ALGORITHM_LEFT.high:g}, assumed).
 """,
     wrong="""
 The heuristics are often right, especially in half precision and `channels_last`. Where image sizes vary, each new
@@ -62,7 +62,7 @@ size costs a search: leave the switch off. Where results have to be the same to 
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Algorithms that were tried."""
+    """Proposes to let cuDNN try its algorithms, or to allow algorithms that are not deterministic."""
     program = case.run.program if case.run else None
     if program is None or program.switches is None or "deterministic" in program.switches:
         return
@@ -95,8 +95,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.TUNED_CONVOLUTIONS.rising)
     yield Proposal(
-        title="convolution algorithms that were tried",
-        evidence=spans(case, f"{text} torch.backends.cudnn.benchmark is off, and their shapes stay", nodes),
+        title="convolution algorithms chosen by trying them",
+        evidence=spans(case, f"{text} torch.backends.cudnn.benchmark is off, and their shapes do not change", nodes),
         fix=assigned("torch.backends.cudnn.benchmark", True),
         change=usual,
         best=best,
@@ -125,5 +125,5 @@ FINDING = Declaration(
     find=find,
     lowers=("slow_matmuls",),
     synonyms=("cudnn", "benchmark", "convolution_algorithms", "cudnn_deterministic"),
-    titles=("convolution_algorithms_that_were_tried", "convolutions_without_cudnn_deterministic"),
+    titles=("convolution_algorithms_chosen_by_trying_them", "convolutions_without_cudnn_deterministic"),
 )

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from gpuprof.replay.graph import Graph
 
 LEAST_SWITCH_SHARE: Assumed[Share] = 0.02
-"""Share of the step from which on it is worth a word."""
+"""Smallest share of the step for which a switch is reported."""
 FEWEST_OPS: Assumed[Ops] = 8
-"""Checks of a backward pass, or launches, that show a switch; a single one is the program's own."""
+"""Fewest checks per backward pass, or launches, that show a switch; a single one is the program's own."""
 WRAPPED_SHARE: Assumed[Share] = 0.9
-"""Share of launches that last until their kernel has ended where all block; a few do by chance on a slow GPU."""
+"""Smallest share of launches that end after their kernel, if launches block; a few do by chance on a slow GPU."""
 NAN = "aten::isnan"
 CHECKED = frozenset({NAN, "aten::_is_any_true", "aten::item"})
-"""What anomaly detection does with each gradient."""
+"""Ops that anomaly detection runs on each gradient."""
 
 PAGE = Page(
     id="debug_switches",
@@ -50,8 +50,8 @@ help to find an error, and still cost time in every step once it is found.
     detected=f"""
 Anomaly detection: `aten::isnan` and `aten::_is_any_true` in the autograd engine's own ranges, {FEWEST_OPS} times a step
 or more. Blocking launches: {percent(WRAPPED_SHARE)} % of the calls that launch kernels end after their kernel has
-ended. Filled tensors: `aten::fill_` within `aten::empty` and similar ops. All from {percent(LEAST_SWITCH_SHARE)} % of
-the step.
+ended. Filled tensors: `aten::fill_` within `aten::empty` and similar ops. Each is reported from
+{percent(LEAST_SWITCH_SHARE)} % of the step on.
 """,
     gain=f"""
 The gradient checks disappear, and so do their kernels and waits; {calibrated.TRACEBACK_LEFT.value:g} of the CPU's time
@@ -68,7 +68,7 @@ Bitwise reproducible runs need deterministic algorithms; the filling alone can b
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The same without the switch."""
+    """Proposes to turn off each switch that is on."""
     yield from _anomaly(case)
     yield from _blocking(case)
     yield from _filled(case)
@@ -95,8 +95,8 @@ def _anomaly(case: Analysis) -> Iterator[Proposal]:
 
     best, usual, worst = (change(left) for left in calibrated.TRACEBACK_LEFT.rising)
     text = (
-        f"{case.per_step(count):,.0f} gradients {case.unit.a} are looked at for NaN: {duration(took)} of GPU"
-        " time and as many waits; the Python stack of each forward op is written down"
+        f"{case.per_step(count):,.0f} gradients {case.unit.a} are checked for NaN: {duration(took)} of GPU"
+        " time and as many waits; the Python stack of each forward op is recorded"
     )
     yield Proposal(
         title="no anomaly detection",
@@ -111,12 +111,12 @@ def _anomaly(case: Analysis) -> Iterator[Proposal]:
 
 
 def checks_of_gradients(case: Analysis) -> Mask:
-    """Ops by which anomaly detection looks at a gradient, right below the engine's ranges."""
+    """Ops with which anomaly detection checks a gradient, directly inside the engine's ranges."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     engine = np.append(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)), False)
     found = engine[parent] & case.ops_named(CHECKED.__contains__)
     nan = engine[parent] & case.ops_named(NAN.__eq__)
-    # Reads of the engine's ranges alone are those of custom functions.
+    # Reads in the engine's ranges without such a check are those of custom functions.
     with_nan = np.zeros(len(ops) + 1, bool)
     with_nan[parent[nan]] = True
     return found & with_nan[parent]

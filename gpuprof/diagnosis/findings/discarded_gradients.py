@@ -1,4 +1,4 @@
-"""A backward pass goes on into a part whose gradients are thrown away."""
+"""A backward pass continues into a part whose gradients are discarded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAGE = Page(
     id="discarded_gradients",
     applies=("training",),
-    title="A backward pass goes on into a part whose gradients are thrown away",
+    title="A backward pass continues into a part whose gradients are discarded",
     means="""
 A discriminator's loss on generated pictures goes back through the generator, whose gradients are cleared before its own
 step. A frozen part below the first trained layer has inputs with `requires_grad` (as `enable_input_require_grads()`
@@ -34,7 +34,7 @@ does), and gradients go through it to an input that is not updated. The training
 The profiler records the shape of each gradient that a backward pass makes, whether it is added to an existing one, and
 the shapes of the tensors in each optimizer's step. After the last gradient of a pass that an optimizer may use, at
 least 10 more nodes of autograd run, and the gradients made there are new again in the next pass, with no optimizer's
-step on tensors of their shapes in between. A gradient with the shape of looked-up embeddings counts as that of an
+step on tensors of their shapes in between. A gradient with the shape of looked-up embeddings counts as a gradient of an
 input. Gradients of weights are not reported if shapes do not decide (half of the discarded gradients have a shape that
 is updated), or if the tensors of an optimizer's step are not visible (flattened, compiled, in kernels of its own, or a
 list of more than 30, whose shapes torch does not record).
@@ -52,7 +52,7 @@ with `requires_grad`: without them, checkpointed layers get no gradients. Set `u
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The pass ends where the last used gradient is."""
+    """Proposes to end the backward pass after the last gradient that is used."""
     found = find_discarded(case)
     if found is None:
         return
@@ -63,7 +63,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
     what = "that are cleared before an optimizer uses them" if found.weights else "that no optimizer uses"
     text = (
-        f"after the last gradient that an optimizer uses, backward passes go on to {found.gradients:,.0f} gradients"
+        f"after the last gradient that an optimizer uses, backward passes continue to {found.gradients:,.0f} gradients"
         f" {case.unit.a} {what}: {duration(ns)} of GPU time"
     )
     worst = 1.0 - calibrated.IDLE_PART.rising[0]

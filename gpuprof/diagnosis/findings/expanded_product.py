@@ -1,4 +1,4 @@
-"""Products that are expanded and summed up, or differences of all pairs, in place of a matrix multiplication."""
+"""A broadcast multiply and sum, or differences of all pairs, in place of a matrix multiplication."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_PRODUCT_SHARE: Assumed[Share] = 0.03
-"""Of the GPU's time the share of such ops from which on they are worth a look."""
+"""Smallest share of GPU time in such ops for a proposal."""
 EXPANDS_TIMES: Assumed[Times] = 8
-"""Times the elements of the larger operand that the expanded tensor has at least; less is a mask or a bias."""
+"""Smallest ratio of the expanded tensor's elements to the larger operand's; with less it is a mask or a bias."""
 MOST_OPS: Assumed[Ops] = 4
-"""Ops on the expanded tensor before it is summed up."""
+"""Most ops on the expanded tensor before it is summed up."""
 SHORTEST_NS: Assumed[Ns] = 10_000.0
-"""A matrix multiplication with what its operands need to be laid out."""
+"""Shortest time of a matrix multiplication, including laying out its operands, ns."""
 _SUMS = frozenset({"aten::sum", "aten::mean", "aten::linalg_vector_norm", "aten::norm"})
 _VIEWS = frozenset({"aten::unsqueeze", "aten::expand", "aten::view", "aten::reshape", "aten::slice", "aten::transpose"})
 _SQUARES = frozenset({"aten::pow", "aten::square", "aten::mul"})
@@ -69,15 +69,15 @@ class Expanded(NamedTuple):
 
     stretches: Stretches
     elements: F64
-    """Of the expanded tensor."""
+    """Elements of the expanded tensor."""
     largest: tuple[int, ...]
     """Shape of the largest one."""
     distances: bool
-    """Whether that is of differences."""
+    """Whether the largest one holds differences."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Matrix multiplications in place of expanded products."""
+    """Proposes matrix multiplications in place of expanded products."""
     found = find_expanded(case)
     if found is None or case.roofline is None:
         return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_SHARE: Assumed[Share] = 0.02
-"""Share of the step, on the CPU or on the GPU, from which on such casts are worth a look."""
+"""Smallest share of the step, on the CPU or on the GPU, that such casts take for a proposal."""
 
 PAGE = Page(
     id="frozen_casts",
@@ -31,8 +31,8 @@ PAGE = Page(
     means="""
 Under autocast a linear layer whose weight is in fp32 casts it to bf16 first. Autocast keeps the copy of a weight that
 is trained until the forward pass is over; a frozen weight is cast again at each use, and again where checkpointing
-repeats the pass. A model that adapters are added to, or a frozen encoder, loads in 16 bits as well: half the memory,
-no casts of weights, and inputs that are in 16 bits already.
+repeats the pass. The base model of adapters, or a frozen encoder, can be loaded in 16 bits: half the memory, no casts
+of weights, and inputs that are in 16 bits already.
 """,
     detected=f"""
 In `aten::linear`, `aten::matmul` and convolutions, copies from fp32 to a 16-bit format with the shape of the weight,
@@ -52,7 +52,7 @@ that are trained lose small updates in 16 bits: they stay in fp32.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Frozen weights loaded in 16 bits."""
+    """Proposes to load frozen weights in 16 bits."""
     found = find_frozen_casts(case)
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""Whole rows are sorted, although only the first few values of each are used, or in 32 bits what has 16."""
+"""Whole rows are sorted although only the first few values of each are used, or 16-bit values are sorted in 32 bits."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ the same order.
 """,
     detected=f"""
 `aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least
-{percent(LEAST_SORT_SHARE)} % of the GPU's time. Or: such time in radix sorts of fp32 values that the op before cast
-from bf16 or fp16. Not detected without shapes and types.
+{percent(LEAST_SORT_SHARE)} % of the GPU's time. Or radix sorts of fp32 values, cast from bf16 or fp16 by the op before,
+that take this share. Not detected without shapes and types.
 """,
     gain=f"""
 The sort's kernels take as long as reading its input {calibrated.TOPK_PASSES.value:g} times
@@ -79,7 +79,7 @@ class Sorted(NamedTuple):
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes a selection instead of a sort, and a sort of what was there before a cast."""
+    """Proposes a selection instead of a sort, and a sort before a cast instead of after it."""
     yield from _selection(case)
     yield from _before_the_cast(case)
 
@@ -215,7 +215,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(
-        "a whole tensor sorted for the first of it",
+        "a whole tensor sorted for its first values",
         "all values are put in order, and most of them are not used",
     ),
     synonyms=("topk", "sort", "argsort"),

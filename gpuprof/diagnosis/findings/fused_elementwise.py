@@ -101,9 +101,9 @@ moves the activation as often as such a kernel must, at {percent(calibrated.FUSE
 ceiling; a norm's backward takes as long as {calibrated.NORM_BACKWARD.value:g} passes ({calibrated.NORM_BACKWARD.low:g}
 to {calibrated.NORM_BACKWARD.high:g}). A fused call is a Python function in both passes, and in each costs the CPU as
 much as six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms,
-rotary embedding, gates and loss those are proposed that take off {100 * (SURE_GAIN - 1):.0f} % of the step on top of
-those that take off more. An activation is one op of torch, or a function that is compiled by itself: it reads and
-writes the activation once, and its backward pass reads two and writes one.
+rotary embedding, gates and loss, only those are proposed that shorten the step by {100 * (SURE_GAIN - 1):.0f} % on top
+of the ones that gain more. An activation function is one op of torch, or a function that is compiled on its own: it
+reads and writes the activation once, and its backward pass reads two and writes one.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -252,7 +252,8 @@ def _by_piece(case: Analysis, alone: Mapping[str, float]) -> Iterator[Evidence]:
 
 
 def _sequences(case: Analysis) -> Sequences | None:
-    """What a fused kernel could do in a language model, which the libraries' kernels are for."""
+    """The sequences that fused kernels could replace; None except in language models, for which the libraries' kernels
+    are made."""
     return find_sequences(case) if case.trains_on_tokens and case.roofline is not None else None
 
 

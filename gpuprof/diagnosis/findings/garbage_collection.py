@@ -68,7 +68,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         fix=without_call(f"gc.collect() only every {STEPS_BETWEEN} steps", "gc.collect")
         + "\nor, if Python collects by itself: "
         + call("gc.freeze").otherwise()
-        + "  # after the first steps: what is there by then is not looked at again",
+        + "  # after the first steps: objects that exist by then are not examined again",
         change=lambda graph: _without(graph, at, usual_ns),
         worst=lambda graph: _without(graph, at, 0.0, stretch_only=True),
         key="every_step",

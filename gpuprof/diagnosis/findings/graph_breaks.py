@@ -76,9 +76,9 @@ graphs.
 
 A model of many small graphs can be slower than the same model not compiled. That is priced, too: calls of compiled
 graphs and Dynamo's work around them are replaced by the ops that Dynamo counted in those graphs, each of which takes
-the CPU 2.8 times as long in the forward and backward pass together as a matrix multiplication (1.9 to 3.9, measured);
-generated kernels are replaced by ones that take {calibrated.EAGER_GPU.value:g} times as long
-({calibrated.EAGER_GPU.low:g} to {calibrated.EAGER_GPU.high:g}).
+the CPU {calibrated.EAGER_OP.value:g} times as long in the forward and backward pass together as a matrix multiplication
+({calibrated.EAGER_OP.low:g} to {calibrated.EAGER_OP.high:g}, measured); generated kernels are replaced by ones that
+take {calibrated.EAGER_GPU.value:g} times as long ({calibrated.EAGER_GPU.low:g} to {calibrated.EAGER_GPU.high:g}).
 """,
     wrong="""
 A break may hide another one behind it: run again with `fullgraph=True`, which reports the next one. A value that the

@@ -95,7 +95,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes = preparing(graph).copy()
     drawn, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes & (random >= 0), nodes))
     if whole - drawn < PREPARING_SHARE * whole:
-        nodes &= random < 0  # noise alone needs no worker; that of augmented samples is part of them
+        nodes &= random < 0  # noise alone needs no worker; augmented samples include theirs
     computed = computed_on_cpu(case)
     if computed is not None:
         # Computed from the GPU's results, which no worker has; Python in between belongs to it.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_IDLE_SHARE: Assumed[Share] = 0.2
-"""Share of the parameters with gradients from which on it is worth a word: a pooler that no loss uses is less."""
+"""Smallest share of the parameters with gradients for a proposal: a pooler that no loss uses has less."""
 WEIGHTS_SHARE: Assumed[Share] = 0.5
 """Share of the backward pass's time that gradients of weights take in layers of matrix multiplications; the other half
 are gradients of their inputs."""
@@ -34,7 +34,7 @@ PAGE = Page(
     means="""
 A new head or an adapter is trained, only its parameters are given to the optimizer, and the rest of the model still has
 `requires_grad=True`. Then autograd computes the gradients of all weights in each step, and keeps all activations for
-them, although nothing reads the result. Below the first trained layer the whole backward pass is for nothing.
+them, although nothing reads the result. Below the first trained layer the whole backward pass is wasted.
 """,
     detected="""
 The recorder compares the model's parameters with those of all optimizers that have stepped: those with a gradient
@@ -55,7 +55,7 @@ Gradients that the program reads itself (saliency, a penalty on them, an optimiz
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """No gradients for what is not trained."""
+    """Proposes not to compute gradients of weights that are not trained."""
     optimizer = (case.run.optimizer or {}) if case.run else {}
     idle, below, used = (float(optimizer.get(name) or 0) for name in ("idle_gradients", "idle_below", "parameters"))
     whole = idle + used

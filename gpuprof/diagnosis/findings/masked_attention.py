@@ -55,8 +55,8 @@ within one document. If these are less than {percent(MOST_USEFUL)} % of all pair
 kernels over whole rows that take a mask, not lengths, the rest is wasted. Not detected where batches were not recorded,
 as with Nsight Systems or torch.profiler alone. A mask that may hide nothing: `scaled_dot_product_attention` gets one
 over all pairs of at least 256 tokens, the same for all heads, and no token of the batches is padding; or the batches
-bring no mask, and all have the same number of tokens. Not in models of transformers, which leaves such masks out
-itself. A mask that may hide later positions alone: one over all pairs of at least 256 tokens that is the same for all
+bring no mask, and all have the same number of tokens. Not in transformers models: the library leaves such masks out
+itself. A mask that may hide only later positions: one over all pairs of at least 256 tokens that is the same for all
 samples and heads. Documents packed without any mark attend to each other, which is taken as intended.
 """,
     gain=f"""
@@ -88,16 +88,16 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _left_out(case: Analysis) -> Iterator[Proposal]:
-    """No mask where the batches have nothing that it could hide, and none where a flag says the same."""
+    """Proposes no mask where the batches have nothing to hide, or `is_causal=True` where that hides the same."""
     found, shared = find_needless_mask(case), find_shared_mask(case)
     if found is not None:
         yield Proposal(
             title="attention without a mask",
             evidence=_takes_a_mask(case, found),
             fix=call(SDPA, *map(Code, "qkv"))
-            + "  # attn_mask only for batches with padding\n# is_causal=True where it hides later positions alone",
+            + "  # attn_mask only for batches with padding\n# is_causal=True where it hides only later positions",
             key="left_out",
-            needs="the mask hides nothing, or later positions alone: look at mask.min() once",
+            needs="the mask hides nothing, or only later positions: print mask.min() once",
             odds=found.odds,
             claims=("attention",),
             change=_shorter(case, found, calibrated.UNMASKED_LEFT.value),
@@ -135,7 +135,7 @@ def _shorter(case: Analysis, found: NeedlessMask, left: float) -> Change:
 
 
 def _skipped(case: Analysis) -> Iterator[Proposal]:
-    """A kernel that is given the lengths, or the blocks."""
+    """Proposes a kernel that gets the lengths, or the blocks."""
     useful = useful_share(case)
     if useful is None or useful > MOST_USEFUL or case.roofline is None:
         return

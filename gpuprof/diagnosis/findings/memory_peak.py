@@ -1,5 +1,5 @@
-"""What would make the peak of memory smaller, which `gpuprof memory` computes: what each change does to the footprint,
-and its time from a replay of the recorded steps or, where nothing in them is like it, from published measurements."""
+"""Changes that lower the memory peak, as `gpuprof memory` lists them: the effect of each on the footprint, and its time
+from a replay of the recorded steps or, if they contain nothing similar, from published measurements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from gpuprof.projection.memory.memory import RecordedMemory, Trained
 
 REPEATED_FORWARD: Assumed[tuple[Ratio, Ratio, Ratio]] = (0.85, 1.0, 1.1)
-"""Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
+"""What checkpointing adds, as a share of the forward pass, at best, as expected, at worst: it repeats neither head nor
+loss, but has work of its own."""
 STATE_MOVED: Published[dict[str, Bytes]] = {
     "eight_bit_optimizer": 4,
     "paged_eight_bit_optimizer": 4,
@@ -43,22 +44,22 @@ HALF_OF_LAYERS: Convention[Share] = 0.5
 PAGED_STATE_BYTES: Published[Ratio] = 8.0
 """Bytes per parameter of two moments in single precision, in which bitsandbytes keeps those that are not in 8 bits."""
 LEAST_PAGED: Published[Elements] = 100_000
-"""Parameters of a tensor from which on bitsandbytes pages its state. (Adapters are often smaller.)"""
+"""Fewest parameters of a tensor whose state bitsandbytes pages. (Adapters are often smaller.)"""
 
 PAGE = Page(
     id="memory_peak",
     applies=("training",),
     title="The peak of memory is larger than it needs to be",
     means="""
-A training runs out of memory at its peak: in the loss, when the activations of all layers and the logits are there, in
-the backward pass of the last layer, or in the optimizer's step. Only what is there at that moment counts. The name of
-a change, and where to make it:
+A training runs out of memory at its peak: in the loss, when the activations of all layers and the logits exist, in the
+backward pass of the last layer, or in the optimizer's step. Only what exists at that moment counts. The name of a
+change, and where to make it:
 
 - *checkpoint all layers*, *checkpoint every 2nd layer*: layers keep their input and compute the rest again;
   `gradient_checkpointing=True`, or `torch.utils.checkpoint` around every second block. For every third block:
   `gpuprof memory --with checkpointing_every_3`.
 - *activations on the CPU*: what layers keep is moved to the CPU and back; `activation_offloading=True` in TRL.
-- *chunked or fused loss*: the logits of all rows are never there at once; Liger's fused linear cross entropy
+- *chunked or fused loss*: the logits of all rows never exist at once; Liger's fused linear cross entropy
   (`use_liger_kernel=True`), or a loss over slices of the rows.
 - *half micro-batch, 2× passes*: half of `per_device_train_batch_size`, twice `gradient_accumulation_steps`.
 - *8-bit optimizer*: `optim="adamw_bnb_8bit"`. *paged optimizer*, *paged 8-bit optimizer*: `optim="paged_adamw_32bit"`,
@@ -70,9 +71,9 @@ a change, and where to make it:
 - *cut sequences in half*: `max_length`. *packing*: passes of equal length instead of one long one among short ones.
 """,
     detected="""
-The peak that the allocator reported without the profiler, the model and the optimizer as the run wrote them down, and
-the recorded ops with their shapes. `gpuprof memory` lists the changes that the recording offers; those that save less
-than 1 % are only in its JSON.
+The peak that the allocator reported without the profiler, the model and the optimizer as the run recorded them, and the
+recorded ops with their shapes. `gpuprof memory` lists the changes that the recording offers; those that save less than
+1 % are only in its JSON.
 """,
     gain="""
 Memory: the peak is split into what stays between steps, the logits (12 bytes each), what all layers keep for the

@@ -1,7 +1,7 @@
 """A library warns that it computes by a slow reference implementation, because a package with the kernel is missing.
 
-A note says how much of the step such modules take, which is the most that the kernel could gain. It is worth trying at
-the price of a usual fused kernel: what this one would gain is not known before it runs.
+A note says how much of the step such modules take, which is the most that the kernel could gain. It is listed under
+*Worth trying* with the gain of a usual fused kernel: what this one gains is not known before it runs.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ part of the program outside the training step.
 
 
 def note(run: Run | None, case: Analysis | None) -> Issue | None:
-    """What was warned of, and how much of the step it can be; None where nothing was."""
+    """The warnings of slow paths, and how much of the step these may take; None without such warnings."""
     program = run.program if run else None
     warned = slow_paths(program) if program else []
     if program is None or not warned:
@@ -127,7 +127,7 @@ def _share(program: Program, case: Analysis | None) -> str:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The kernel, at the price of a usual one; that of causal convolutions also where nothing was warned of."""
+    """Proposes the kernel, with the gain of a usual fused one; for causal convolutions also without a warning."""
     program, names = case.run.program if case.run else None, _reference_modules(case)
     nodes = modules_nodes(case, names)
     if program is None or nodes is None or not nodes.any():
@@ -221,7 +221,8 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
         nodes=nodes,
         change=partial(scaled, nodes=nodes, factor=left),
         reach=left,
-        why="the package with its kernel is missing, as the library warns; a kernel is assumed to need a quarter",
+        why="the package with its kernel is missing, as the library warns; a kernel is assumed to need"
+        f" {percent(left)} % of the time",
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 GRADIENT_BYTES: Assumed[Bytes] = 4
-"""Per trainable parameter, what DDP exchanges at most: adapters are fp32 by default."""
+"""Most bytes that DDP exchanges per trainable parameter: adapters are fp32 by default."""
 
 PAGE = Page(
     id="naive_pipeline",
@@ -53,7 +53,7 @@ time there is no second batch.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A process per GPU."""
+    """Proposes one process per GPU."""
     gpus = take_turns(case.timeline)
     if not gpus:
         return

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_LOGITS_SHARE: Assumed[Share] = 0.1
-"""Of the step that logits take, from which on they are looked at where no labels were seen."""
+"""Smallest share of the step that logits take for a proposal if no labels were seen."""
 MOST_LABELLED: Assumed[Share] = 0.9
-"""Share of labelled tokens above which there is nothing to leave out."""
+"""Largest share of labelled tokens for a proposal."""
 
 TITLE = "logits of labelled tokens only"
 
@@ -68,7 +68,7 @@ where the labels are in host memory. Metrics of all tokens (entropy, accuracy) n
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Logits of labelled tokens only."""
+    """Proposes to compute logits of labelled tokens only."""
     found = _unlabelled(case)
     if found is None:
         yield from _unseen(case)
@@ -129,7 +129,7 @@ def _unlabelled(case: Analysis) -> tuple[float, LossHead, Mask] | None:
 
 
 def labelled_share(case: Analysis) -> float | None:
-    """Of the tokens those with a label, 0 to 1; None where no labels were seen in host memory."""
+    """Share of tokens with a label, 0 to 1; None where no labels were seen in host memory."""
     return case.run.work.labelled_share if case.run else None
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 FEWEST_OPS: Assumed[Ops] = 100
-"""Ops one after the other, at least, of which none has a backward pass: single ones are of metrics, masks and weights
-that a step does not use; a model has hundreds."""
+"""Fewest consecutive ops without a backward pass: shorter runs are of metrics, masks and weights that a step does not
+use; a model has hundreds."""
 
 PAGE = Page(
     id="no_grad",
@@ -60,11 +60,11 @@ class Unused:
     ops: Mask
     """Those that autograd made a node for."""
     stretches: int
-    """Times that they run one after the other."""
+    """Number of stretches of consecutive ops."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The same forward pass without autograd."""
+    """Proposes the same forward pass without autograd."""
     found = find_unused(case)
     if found is None:
         return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_MATMUL_SHARE: Assumed[Share] = 0.03
-"""Share of the step that such kernels take above their reach, from which on they are worth a look."""
+"""Smallest share of the step that such kernels take beyond their reach for a proposal."""
 PADDED_TO: Published[Elements] = 64
 """A multiple of this fits the tiles of all libraries."""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
@@ -67,11 +67,11 @@ class OddProducts(NamedTuple):
     reach: F64
     """Per node the share of its time that is left at its reach."""
     size: int
-    """The one that takes most of the time."""
+    """The odd size whose kernels take most time."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Sizes rounded up."""
+    """Proposes to round sizes up to a multiple of PADDED_TO."""
     found = odd_products(case)
     if found is None:
         return
@@ -137,7 +137,7 @@ def _odd_weights(case: Analysis) -> frozenset[int]:
 
 
 def _largest(odd: frozenset[int], shapes: list[tuple[int, ...] | None]) -> int:
-    """The largest size of a product that is one of the odd ones; 0 without."""
+    """The largest size of a matrix multiplication that is one of the odd ones; 0 if none is."""
     return max((n for shape in shapes for n in shape or () if n in odd), default=0)
 
 

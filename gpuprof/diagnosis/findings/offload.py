@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.calibration import kernels
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration.quoted import percent
-from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around, left_of_freeing
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import Kind, Offload, computed, find_offload, trained_parameters
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -27,7 +27,7 @@ from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, F64, Mask
-from gpuprof.units import Assumed, Convention, Ratio
+from gpuprof.units import Assumed, Convention, Ratio, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -40,9 +40,14 @@ _PAGED = re.compile(r"Paged")
 """Optimizers of bitsandbytes whose states lie in unified memory."""
 _MOMENTS_BYTES: Convention[Ratio] = 8.0
 _MOMENTS_TRAFFIC: Convention[Ratio] = 16.0
-"""Of two moments of a parameter in 32 bits, and what a step reads and writes of them; in 8 bits a quarter."""
+"""Bytes per parameter of two moments in 32 bits, and those that a step reads and writes of them; in 8 bits a
+quarter."""
 PAGING_SLOWER: Assumed[Ratio] = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
+
+STEPS_BETWEEN_COPIES: Assumed[Steps] = 20
+"""From one copy of all weights to the next where the CPU averages or measures them: an average over a thousand steps
+hardly differs, and a log line is as useful."""
 
 PAGE = Page(
     id="offload",
@@ -53,7 +58,7 @@ memory: gradients are copied to the CPU, the CPU runs the optimizer, weights are
 for each layer, or activations are moved out and back. The GPU waits for the link and for the CPU. Where the memory
 would fit, that time is wasted.
 """,
-    detected="""
+    detected=f"""
 Copies of at least 64 MB a step to the host and as much back, or to the GPU alone in forward passes: the *optimizer*
 where stretches of over 1 ms in which the CPU launches nothing take a tenth of the step, or the copies leave outside of
 the forward pass, and both ways have 0.25 to 16 bytes for each trained parameter; *activations* where they leave in the
@@ -63,7 +68,8 @@ the CPU computes on host tensors lies in forward and backward passes, such as a 
 and takes a tenth of the step; *copies* where weights or gradients go to the host in 20 tensors or more, less than half
 as much comes back, and what the CPU computes takes a tenth of the step: an average of weights, norms, statistics. An
 optimizer that is *paged* (bitsandbytes) where its kernels take three times what the traffic of its states would, or
-more. Advised only if the run's peak and what would have to stay on the GPU fit its memory.
+more. Advised only if the run's peak and what would have to stay on the GPU fit its memory; *copies* of weights also in
+one step of {STEPS_BETWEEN_COPIES}, which needs no memory.
 """,
     gain=f"""
 The copies are removed, with the waits for them and the CPU work in them and in the ops around them that only copy. For
@@ -77,8 +83,11 @@ go over one after another. From a loop over parameters, the Python and the small
 `optimizer` leaves of them on the GPU. Where hooks around each module copy weights or activations, what the CPU does
 between two kernels becomes what it usually is where nothing is copied in between (at worst
 {percent(calibrated.HOOKS_STAY.high)} % of it stays, assumed). Hooks run around modules that have nothing to copy, too:
-next to copies it becomes what it is before the same op far from them. Where hooks empty the allocator's cache,
-allocation is removed as well. How long the CPU computes differs from one process to the next by a factor of 1.7
+next to copies it becomes what it is before the same op far from them. What autograd's engine does outside of ops
+becomes what it usually does, where it freed activations in host memory. Where hooks empty the allocator's cache,
+allocation is removed as well. Copies of weights that come in one step of {STEPS_BETWEEN_COPIES} leave that share of
+what is removed, with a probability of {calibrated.RARER_COPIES.value:g} (assumed): what the CPU computes may be needed
+in each step. How long the CPU computes differs from one process to the next by a factor of 1.7
 (assumed), or by the difference between timed and recorded steps of the run, if that is more.
 """,
     wrong="""
@@ -90,11 +99,11 @@ all parameters does not fit. With ZeRO each rank has its share of the states.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The same training with all on the GPU, where that fits; and an optimizer that goes over its states once where
-    they are."""
+    """Proposes to keep everything on the GPU if it fits, and for an optimizer on the CPU a fused step there."""
     found = find_offload(case)
     if found is not None:
         yield from on_gpu(case, found)
+        yield from _rarer(case, found)
         yield from _fused(case, found)
     yield from _unpaged(case)
 
@@ -149,8 +158,8 @@ def _fused(case: Analysis, found: Offload) -> Iterator[Proposal]:
 
 
 def _fused_left(case: Analysis, computing: Mask, way: int) -> Change:
-    """The step with a fused kernel on the CPU. From a loop, what runs between the ops of each parameter goes as on the
-    GPU: Python, and ops that compute nothing large; lists have little of it."""
+    """The step with a fused kernel on the CPU. What a loop runs between the ops of each parameter (Python, and ops that
+    compute nothing large) shrinks as on the GPU; optimizers over lists have little of it."""
     graph = case.graph
     left = np.where(computing, calibrated.FUSED_LEFT.rising[way], 1.0)
     if not case.ops_named(lambda name: name.startswith("aten::_foreach_")).any():
@@ -159,6 +168,37 @@ def _fused_left(case: Analysis, computing: Mask, way: int) -> Change:
         left = np.where(rest & in_op, kernels.OPTIMIZER_LOOP_HOST.rising[way], left)
         left = np.where(rest & ~in_op, kernels.OPTIMIZER_LOOP_PYTHON.rising[way], left)
     return partial(scaled, nodes=left < 1.0, factor=left)
+
+
+def _rarer(case: Analysis, found: Offload) -> Iterator[Proposal]:
+    """Copies of weights that come in some steps only, whatever fits on the GPU."""
+    if found.kind != "copies":
+        return
+    copies_ns = case.per_step(float(case.graph.duration_ns[found.copies].sum()))
+    text = (
+        f"{found.down_bytes / GIB:,.2f} GiB of weights or gradients go to host memory in each step"
+        f" ({duration(copies_ns)} of copies), and the CPU computes with them: nothing of it comes back, so no step"
+        " needs it before the next"
+    )
+
+    def rarely(graph: Graph, level: int) -> Graph:
+        left = _change(case, found, level)(graph)
+        more = (graph.duration_ns - left.duration_ns).clip(0) / STEPS_BETWEEN_COPIES
+        return left.with_durations(left.duration_ns + more)
+
+    yield Proposal(
+        title=f"copies of weights every {STEPS_BETWEEN_COPIES} steps",
+        evidence=spans(case, text, found.copies | found.stretches),
+        fix=code(f"if step % {STEPS_BETWEEN_COPIES} == 0:\n    averaged.update_parameters(model)")
+        + f"  # with decay ** {STEPS_BETWEEN_COPIES} for an exponential average; likewise norms and statistics",
+        change=partial(rarely, level=1),
+        best=partial(rarely, level=0),
+        worst=partial(rarely, level=2),
+        odds=calibrated.RARER_COPIES.value,
+        needs="nothing but an average, a log or a check uses what the CPU computes",
+        claims=("offloaded_copies",),
+        key="rarer",
+    )
 
 
 def _unpaged(case: Analysis) -> Iterator[Proposal]:
@@ -222,6 +262,8 @@ def _change(case: Analysis, found: Offload, level: int) -> Change:
     hooks = np.ones(len(case.graph))
     if found.kind in ("weights", "activations"):
         hooks = left_around(case.graph, found.copies, copying[case.graph.call] & ~case.graph.on_gpu)
+        if found.kind == "activations":
+            hooks *= left_of_freeing(case.graph)
         hooks = np.maximum(hooks, np.where(hooks < 1, calibrated.HOOKS_STAY.rising[level], 1.0))
 
     def change(graph: Graph) -> Graph:
@@ -263,7 +305,7 @@ def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:
 
 
 def _fix(case: Analysis, kind: Kind) -> Fix:
-    """For what the run imported."""
+    """The fix for the libraries that the run imported."""
     packages = {str(name).lower() for name in case.versions}
     if kind == "activations":
         return case.stack.fix(
@@ -305,11 +347,19 @@ def _absent(case: Analysis) -> str | None:
 ABSENT = Absent("no offloading to the CPU", _absent)
 
 
-_STATE, _OPS = "training state in host memory", "ops that the CPU computes between two copies"
-_HEADLINES = {
-    _STATE: "MOVING OFFLOADED DATA to and from the GPU",
-    _OPS: "COPYING TO THE CPU to compute there",
+_ITEMS: dict[Kind, tuple[str, str]] = {
+    "optimizer": ("the optimizer in host memory", "its states are computed there, although they fit on the GPU"),
+    "weights": ("weights in host memory", "they are copied to the GPU for each use, although it has room for them"),
+    "activations": ("activations in host memory", "they are copied there and back, although they fit on the GPU"),
+    "ops": ("ops that the CPU computes between two copies", "the GPU has their inputs, and could compute them"),
+    "copies": (
+        "weights copied to the CPU, which computes with them",
+        "an average, norms or statistics: all fit on the GPU, or could come less often",
+    ),
 }
+"""What the ledger calls each kind, and why it is above reach."""
+_MOVING, _COMPUTING = "MOVING OFFLOADED DATA to and from the GPU", "COPYING TO THE CPU to compute there"
+_HEADLINES = {what: _COMPUTING if kind in ("ops", "copies") else _MOVING for kind, (what, _) in _ITEMS.items()}
 
 
 def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
@@ -318,13 +368,7 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     if found is None:
         return
     for proposal in on_gpu(case, found):
-        yield part_of(
-            case.graph,
-            proposal.change,
-            _OPS if found.kind == "ops" else _STATE,
-            "it is copied there and back, or computed there, although it fits on the GPU",
-            kind="memory",
-        )
+        yield part_of(case.graph, proposal.change, *_ITEMS[found.kind], kind="memory")
 
 
 FINDING = Declaration(
@@ -341,6 +385,8 @@ FINDING = Declaration(
         "deepspeed",
         "cpuoffload",
         "activation_offloading",
+        "weight_averaging",
+        "ema_on_cpu",
     ),
     titles=(
         "an_optimizer_that_is_not_paged",
@@ -350,5 +396,6 @@ FINDING = Declaration(
         "checkpoints_of_activations_on_the_gpu",
         "ops_of_the_cpu_on_the_gpu",
         "copies_of_weights_on_the_gpu",
+        "copies_of_weights_every_steps",
     ),
 )

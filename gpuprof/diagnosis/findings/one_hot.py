@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
-"""Of the GPU's time the share from which on it is worth a look: with few classes the vectors are short."""
+"""Smallest share of GPU time for a proposal: with few classes the vectors are short."""
 BETWEEN = frozenset({"aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze", "aten::contiguous"})
 """Ops between the vectors and the multiplication that compute nothing else."""
 PRODUCTS = frozenset({"aten::matmul", "aten::linear", "aten::einsum"})
@@ -85,13 +85,14 @@ class Lookups(NamedTuple):
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A lookup in place of the multiplication, and torch's cross entropy in place of a loss over all classes."""
+    """Proposes a lookup in place of the multiplication, and torch's cross entropy in place of a loss over all
+    classes."""
     yield from _lookup(case)
     yield from _loss(case)
 
 
 def _loss(case: Analysis) -> Iterator[Proposal]:
-    """Labels in place of distributions over the classes."""
+    """Proposes labels in place of distributions over the classes."""
     losses = find_one_hot_losses(case)
     if not losses or case.roofline is None:
         return
@@ -127,7 +128,7 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
 
 
 def _lookup(case: Analysis) -> Iterator[Proposal]:
-    """Rows that are read."""
+    """Proposes to read rows of the table instead of multiplying."""
     found = find_lookups(case)
     if found is None or case.roofline is None:
         return

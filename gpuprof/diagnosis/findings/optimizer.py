@@ -60,15 +60,15 @@ A for-loop optimizer launches about eight kernels for each parameter; a foreach 
 each list of parameters, but reads all parameters again for every operation. A fused optimizer reads each parameter,
 gradient and state once and writes it once, in a handful of kernels. Unlike the others, it does not read each
 parameter's step count on the CPU. Optimizers of libraries, such as the Adafactor of transformers, mostly go from
-parameter to parameter and have no fused kernel: AdamW has. With a gradient scaler it checks on the GPU whether
-gradients overflowed, so `scaler.step` no longer waits for that value.
+parameter to parameter and have no fused kernel: AdamW has. With a gradient scaler a fused optimizer checks on the GPU
+whether gradients overflowed, so `scaler.step` no longer waits for that value.
 """,
     detected=f"""
 A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
-its `Optimizer.step` range. Any other optimizer that updates one parameter after another in place, but for those
-that multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0. Parameter groups: at least
-{FEWEST_GROUPS} calls of a fused op, or of each op on lists, in a step, of which at most half have settings of their own
-where the run says so.
+its `Optimizer.step` range. Any other optimizer that updates one parameter after another in place, except those that
+multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0. Parameter groups: at least {FEWEST_GROUPS}
+calls of a fused op, or of each op on lists, in a step, of which at most half have settings of their own where the run
+says so.
 """,
     gain=f"""
 All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
@@ -115,7 +115,8 @@ class _Step:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """fused=True, for an optimizer that has it and does not use it; a fused AdamW in place of one that has not."""
+    """Proposes fused=True for an optimizer that has it and does not use it, or a fused AdamW in place of one that has
+    none."""
     trace, ranges = case.trace, _innermost(case, case.ops_named(STEP.match))
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
     fusable = FUSABLE | {"Adagrad"} if torch_version(case) >= FUSED_ADAGRAD_FROM else FUSABLE
@@ -157,7 +158,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _groups(case: Analysis, ranges: Mask) -> Iterator[Proposal]:
-    """Parameter groups of the same settings as one group."""
+    """Proposes one parameter group for all parameters with the same settings."""
     found = find_parameter_groups(case, ranges)
     if found is None:
         return
@@ -306,10 +307,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _ops_inside(case: Analysis, ranges: Mask) -> Mask:
-    """Ops in the optimizer's steps, but for those of a closure that it was given: forward and backward.
-
-    A profiler that steps in a hook of the optimizer begins its next range within the optimizer's: what is in the one is
-    not in the other.
+    """Ops in the optimizer's steps, except those of a closure passed to it (forward and backward). A profiler that
+    steps in a hook of the optimizer opens its next range within the optimizer's: ops in that range are not the
+    optimizer's.
     """
     parent = case.timeline.nesting.parent
     ends = ranges | case.ops_named(lambda text: text.startswith("ProfilerStep"))

@@ -1,4 +1,4 @@
-"""Batches are padded: part of every step goes through tokens that count for nothing."""
+"""Batches are padded: part of every step computes tokens that do not count."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuprof.projection.memory.memory import RecordedMemory
 
 UNEVEN_PASSES: Assumed[Ratio] = 1.1
-"""The longest pass over the mean one from which passes of equal length are worth naming."""
+"""Smallest ratio of the longest pass to the mean one for which passes of equal length are offered."""
 FLASH_TRL = {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}}
 
 PAGE = Page(
@@ -69,7 +69,7 @@ cost more than their tokens: round lengths up to a multiple.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Packing, batches without padding, and batches of one length."""
+    """Proposes packing, batches without padding, and batches of samples of similar length."""
     work = case.run.work if case.run else None
     real = _real_share(work)
     if not case.trains_on_tokens or work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
@@ -176,14 +176,14 @@ def _needs_flash(case: Analysis) -> str:
 
 
 def _real_share(work: StepWork | None) -> float | None:
-    """Of the tokens those that are no padding: of all steps that were counted, else of the recorded ones."""
+    """Share of tokens that are not padding, in all steps that were counted, else in the recorded ones."""
     if work is None or work.real_share is not None:
         return work and work.real_share
     return work.real_tokens / work.tokens if work.tokens and work.real_tokens else None
 
 
 def _attention(case: Analysis, level: int) -> Change:
-    """Packed rows: all as before but attention."""
+    """The change to packed rows: only attention differs."""
     nodes = case.nodes_of_gpu(case.category("attention"))
 
     def change(graph: Graph) -> Graph:

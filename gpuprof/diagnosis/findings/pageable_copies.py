@@ -1,4 +1,4 @@
-"""Batches are copied to the GPU from ordinary memory, and the host waits for each copy."""
+"""Batches are copied to the GPU from ordinary memory, and the CPU waits for each copy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from gpuprof.calibration import offload as offload_calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.calibration.quoted import us
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
-from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
+from gpuprof.diagnosis.detect.cpu.around_copies import left_around
+from gpuprof.diagnosis.detect.cpu.copy_waits import in_copies
 from gpuprof.diagnosis.detect.cpu.evidence import spans
-from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.cpu.offloaded import Kind, find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
-from gpuprof.diagnosis.result.fix import Code, call, code
+from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Bytes, Launches
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_BYTES: Assumed[Bytes] = 1 << 20
-"""Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
+"""Fewest bytes that a step copies for a proposal; with less, a copy takes no longer than a small kernel."""
 
 MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
 """Largest copy that counts as small: of indices, a mask, a few numbers."""
 FEWEST_SMALL: Assumed[Launches] = 8
-"""Small copies of a pass from which on they are worth a look: a batch has a few tensors."""
+"""Fewest small copies per pass for a proposal: a batch has a few tensors."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
 MUCH_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
@@ -57,11 +59,15 @@ the CPU meanwhile. From pinned memory the GPU fetches the data itself at the ful
 Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
 it is replayed with pinned ones. Small tensors: at least {FEWEST_SMALL} such copies a pass of at most 64 KiB each,
 within forward or backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
+Copies to pageable memory of at least 1 MiB, unless the CPU computes with what is copied: for that
+[offload](offload.md) has a fix. Activations that are kept in host memory count both ways.
 """,
     gain=f"""
 The call takes {us(calibrated.COPY_CALL_NS.low)} to {us(calibrated.COPY_CALL_NS.high)} µs and does not wait; the copy
 runs at the best rate of the link (measured, or from its specification; down to {calibrated.PINNED_RATE.low:g} of it).
-Small tensors: their copies, with the ops around them and their waits, are gone; at worst only the waits are.
+The CPU still waits for copies to it; at best what it does around them becomes what it usually is, because pinned memory
+is kept and not mapped again. Small tensors: their copies, with the ops around them and their waits, are gone; at worst
+only the waits are.
 """,
     wrong=f"""
 Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin reused buffers once. Data that
@@ -69,19 +75,20 @@ the training process creates in each step gains only the faster transfer. Where 
 offloaded optimizer, a loss), the fix is listed under *Worth trying* (probability
 {offload_calibrated.PINNED_RESULTS.value:g}, assumed). Small tensors that differ in each step and are known to the CPU
 alone have to be copied: the probability is {calibrated.SMALL_ON_GPU.value:g} (assumed); pin these, or copy them as one
-tensor.
+tensor. Pinned buffers for copies to the CPU have to be kept and filled again: what uses them must not need the last
+copy when the next one comes (probability {calibrated.PINNED_DOWN.value:g}, assumed).
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Pinned memory and asynchronous copies; small tensors that are on the GPU already."""
+    """Proposes pinned memory and asynchronous copies, and small tensors made on the GPU."""
     yield from _pinned(case)
     yield from _small(case)
 
 
 def _small(case: Analysis) -> Iterator[Proposal]:
-    """Small tensors made on the GPU, or once, instead of being copied to it again and again."""
+    """Proposes to make small tensors on the GPU, or only once, instead of copying them again and again."""
     trace, graph, links = case.trace, case.graph, case.timeline.links
     rows = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     rows &= (trace.gpu.bytes >= 0) & (trace.gpu.bytes <= MOST_SMALL_BYTES) & (links.op >= 0)
@@ -123,17 +130,72 @@ def _small(case: Analysis) -> Iterator[Proposal]:
 
 
 def _pinned(case: Analysis) -> Iterator[Proposal]:
-    """Pinned memory and asynchronous copies."""
-    trace, graph = case.trace, case.graph
-    pageable = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
-    copies = case.nodes_of_gpu(pageable) & graph.on_gpu
-    sizes = np.append(trace.gpu.bytes, 0)[graph.gpu_row].clip(0).astype(np.float64)
-    moved = float(sizes[copies].sum()) / graph.steps
+    """Pinned memory and asynchronous copies: of batches; of activations both ways; of what the GPU sends to the CPU."""
+    offload = find_offload(case)
+    kind = offload.kind if offload is not None else None
+    up, down = (_pageable(case, way) for way in ("HtoD", "DtoH"))
+    both = kind == "activations"
+    yield from _with_pinned(case, up | down if both else up, kind, up)
+    if not both and kind not in ("ops", "copies"):  # these have a better fix
+        yield from _with_pinned(case, down, kind, up)
+
+
+def _pageable(case: Analysis, way: str) -> Mask:
+    """Copies of one direction from or to pageable memory: GPU nodes."""
+    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: way in text and "Pageable" in text)
+    return case.nodes_of_gpu(rows) & case.graph.on_gpu
+
+
+def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask) -> Iterator[Proposal]:
+    """Some copies from or to pinned memory. `up`: those to the GPU, for which the CPU need not wait."""
+    graph = case.graph
+    sizes = _sizes(case)
+    moved, to_gpu = (float(sizes[mask].sum()) / graph.steps for mask in (copies, copies & up))
     if moved < LEAST_BYTES:
         return
+    took = case.per_step(float(graph.duration_ns[copies].sum()))
+    way = "to the GPU from" if to_gpu == moved else "to" if not to_gpu else "between the GPU and"
+    text = (
+        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied {way} pageable memory, in {duration(took)} "
+        f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
+    )
+    best, usual, worst = _asynchronous(case, copies, up, moved)
+    odds, needs = 1.0, ""
+    if not to_gpu:
+        odds, needs = calibrated.PINNED_DOWN.value, "what is copied goes into buffers that are kept"
+    elif offloaded in ("optimizer", "ops"):
+        odds = offload_calibrated.PINNED_RESULTS.value
+        needs = "what the CPU computes is written into pinned buffers that are kept"
+    yield Proposal(
+        title="pinned memory, asynchronous copies" if to_gpu else "pinned buffers for copies to the CPU",
+        evidence=spans(case, text, copies),
+        fix=_fix(case, offloaded) if to_gpu else _kept_buffer(),
+        claims=("offloaded_copies",) if to_gpu else (),
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=odds,
+        needs=needs,
+        key="" if to_gpu else "down",
+    )
+
+
+def _sizes(case: Analysis) -> F64:
+    """Bytes of each node's copy."""
+    return np.append(case.trace.gpu.bytes, 0)[case.graph.gpu_row].clip(0).astype(np.float64)
+
+
+def _asynchronous(case: Analysis, copies: Mask, up: Mask, moved: float) -> list[Change]:
+    """The copies at the link's rate, and calls that return at once; the CPU still waits for what comes to it."""
+    trace, graph, sizes = case.trace, case.graph, _sizes(case)
+    rows = np.zeros(len(trace.gpu), bool)
+    rows[graph.gpu_row[copies]] = True
     waits = np.zeros(len(graph), bool)
     waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    waits = copies_to_device(case, waits & graph.waits)
+    waits = in_copies(case, waits & graph.waits, rows)
+    mine = np.zeros(len(rows), bool)
+    mine[graph.gpu_row[copies & up]] = True
+    needless = in_copies(case, waits, mine)
     source = launcher_of(graph)[copies]
     source = source[source >= 0]
     calls = np.zeros(len(trace.calls) + 1, bool)
@@ -144,10 +206,12 @@ def _pinned(case: Analysis) -> Iterator[Proposal]:
     rest = (graph.lane >= 0) & ~graph.waits & ~others
     rest[source] = False
     link = case.roofline.ceilings.link_bytes_per_s if case.roofline else None
+    kept = (copies & ~up).any()  # PyTorch keeps pinned memory, where pageable memory is mapped and unmapped each time
+    around = left_around(graph, copies, calls[graph.call] & ~graph.on_gpu) if kept else np.ones(len(graph))
 
     def pinned(way: int) -> Change:
         def change(graph: Graph) -> Graph:
-            graph = without_waits(graph, waits)
+            graph = without_waits(graph, needless)
             duration = graph.duration_ns.copy()
             quick = (
                 sizes[copies] / (link * calibrated.PINNED_RATE.falling[way]) * 1e9
@@ -157,48 +221,47 @@ def _pinned(case: Analysis) -> Iterator[Proposal]:
             duration[copies] = np.minimum(duration[copies], quick)
             duration[source] = np.minimum(duration[source], calibrated.COPY_CALL_NS.rising[way])
             duration[others] = np.minimum(duration[others], calibrated.COPY_CALL_NS.rising[way])
+            if way == 0:
+                duration *= around
             if moved > thresholds_calibrated.CACHE_BYTES.whole:
                 duration[rest] *= calibrated.CACHE_LOSS.rising[way]
             return graph.with_durations(duration)
 
         return change
 
-    took = case.per_step(float(graph.duration_ns[copies].sum()))
-    offload = find_offload(case)
-    made = offload is not None and offload.kind in ("optimizer", "ops")
-    text = (
-        f"{moved / 1e6:,.1f} MB {case.unit.a} are copied to the GPU from pageable memory, in {duration(took)} "
-        f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
-    )
-    yield Proposal(
-        title="pinned memory, asynchronous copies",
-        evidence=spans(case, text, copies),
-        fix=case.stack.fix(
-            call("DataLoader", ..., pin_memory=True)
-            + ", then "
-            + call("batch.to", "cuda", non_blocking=True)
-            + "\nand other tensors: tensor.pin_memory() once, before the training",
-            case.stack.setting(
-                {"dataloader_pin_memory": True},
-                note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
-            ),
-            inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
-            + "  # or buffers that are pinned once and reused",
-        ).by("pageable_copies"),
-        claims=("offloaded_copies",),
-        change=pinned(1),
-        best=pinned(0),
-        worst=pinned(2),
-        odds=offload_calibrated.PINNED_RESULTS.value if made else 1.0,
-        needs="what the CPU computes is written into pinned buffers that are kept" if made else "",
+    return [pinned(way) for way in range(3)]
+
+
+def _fix(case: Analysis, offloaded: Kind | None) -> Fix:
+    """Pinned batches, or what keeps activations."""
+    if offloaded == "activations":
+        return as_fix(call("torch.autograd.graph.save_on_cpu", pin_memory=True)) + "  # where it is used"
+    return case.stack.fix(
+        call("DataLoader", ..., pin_memory=True)
+        + ", then "
+        + call("batch.to", "cuda", non_blocking=True)
+        + "\nand other tensors: tensor.pin_memory() once, before the training",
+        case.stack.setting(
+            {"dataloader_pin_memory": True},
+            note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
+        ),
+        inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
+        + "  # or buffers that are pinned once and reused",
+    ).by("pageable_copies")
+
+
+def _kept_buffer() -> Fix:
+    made = call("buffer = torch.empty_like", Code("x"), device="cpu", pin_memory=True)
+    return (
+        made
+        + "  # once, and kept\n"
+        + call("buffer.copy_", Code("x"), non_blocking=True)
+        + "  # read after torch.cuda.synchronize() or an event"
     )
 
 
 def _absent(case: Analysis) -> str | None:
-    gpu = case.trace.gpu
-    pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
-    copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
-    moved = float(np.append(gpu.bytes, 0)[case.graph.gpu_row][copies].clip(0).sum()) / case.graph.steps
+    moved = float(_sizes(case)[_pageable(case, "HtoD")].sum()) / case.graph.steps
     shown = f"{moved / 1e6:,.2f}"
     some = f"{shown} MB {case.unit.a} are" if float(shown.replace(",", "")) else "nothing is"
     return f"{some} copied to the GPU from pageable memory"
@@ -231,6 +294,19 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     lowers=("blocking_copies", "slow_copies"),
-    synonyms=("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable", "small_copies", "to_device"),
-    titles=("pinned_memory_asynchronous_copies", "small_tensors_made_on_the_gpu"),
+    synonyms=(
+        "pinned",
+        "pin_memory",
+        "pinned_memory",
+        "non_blocking",
+        "pageable",
+        "small_copies",
+        "to_device",
+        "save_on_cpu",
+    ),
+    titles=(
+        "pinned_memory_asynchronous_copies",
+        "pinned_buffers_for_copies_to_the_cpu",
+        "small_tensors_made_on_the_gpu",
+    ),
 )

@@ -62,7 +62,7 @@ Padding to a multiple adds some tokens.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A backend that does not plan, or few shapes."""
+    """Proposes an attention backend that does not plan, or few shapes."""
     if compiled_or_loaded(case).any():
         return  # shapes are to be fixed for that, too
     graph, new_shapes = case.graph, new_shapes_excess(case)
@@ -101,7 +101,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _per_length(case: Analysis) -> Iterator[Proposal]:
-    """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
+    """Proposes few shapes if timed steps with new shapes take longer than those with shapes seen before, whatever was
+    recorded."""
     if not new_shapes_excess(case):
         return
     cudnn = bool(case.ops_named(CUDNN_ATTENTION.search).any())
@@ -118,7 +119,7 @@ def _per_length(case: Analysis) -> Iterator[Proposal]:
 
 
 def _fix(case: Analysis, cudnn: bool) -> Fix:
-    """Few shapes; before that, where cuDNN's attention plans, another attention that does not."""
+    """The fix: few shapes, or where cuDNN's attention plans, another attention that does not."""
     few = few_shapes(case)
     if not cudnn or not case.trains_on_tokens:
         return few
@@ -126,7 +127,8 @@ def _fix(case: Analysis, cudnn: bool) -> Fix:
 
 
 def _absent(case: Analysis) -> str | None:
-    """Planning in the only recorded step, or in few of several: whether steps to come do is not known."""
+    """Why planning in the only recorded step, or in less than half of them, is not reported: later steps may not
+    plan."""
     graph = case.graph
     planned = planning(graph)
     often = len(np.unique(graph.step[planned.nodes]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
 from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
+from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, find_repeated_blocks
+from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_ROUNDS as FEWEST_BLOCKS
 from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, reading_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_where
@@ -27,23 +30,26 @@ from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import F64, I64
+from gpuprof.replay.transform import removed, scaled, without_waits
+from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Convention, Ops, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LEAST_LOOP_SHARE: Assumed[Share] = 0.02
-"""Share of the step from which on the loops are worth a look."""
+"""Smallest share of the step in such loops for a proposal."""
+LEAST_BLOCKS_SHARE: Assumed[Share] = 0.1
+"""The same for long sequences of ops that are repeated a few times."""
 MOST_NAMED: Convention[Ops] = 4
-"""Ops of a round that are named."""
+"""Most ops of a round that are named."""
 IN_PLACE = re.compile(r"^aten::(add|sub|mul|div|lerp|addcmul|addcdiv|copy|clamp_min|clamp_max)_$")
 NORMS = re.compile(r"^aten::(linalg_vector_norm|norm)$")
 SEPARATE = re.compile(
     r"^aten::(linalg_vector_norm|norm|copy_|zero_|to|_to_copy|detach|item|_local_scalar_dense|empty\w*)$"
 )
-"""Ops of which no round needs the one before: values of each tensor, and copies."""
+"""Ops on separate tensors, so that no round needs the one before: values of each tensor, and copies."""
 
 PAGE = Page(
     id="python_loop",
@@ -66,39 +72,48 @@ list, too. The other case is a model that is called again and again (8 rounds, 6
 copies to the GPU in each round, as a policy is for one environment after another. The result of one round can reach
 the next one through Python only. The rounds between two long pauses (at least 4 times the usual Python between
 rounds) are counted: their rows are known at once. Not in inference.
+
+Also a long sequence of at least {FEWEST_NAMES} different ops that the forward pass runs at least
+{FEWEST_BLOCKS} times in a row, without an op that has weights, with a backward pass, if it takes
+{percent(LEAST_BLOCKS_SHARE)} % of the step: a loss with its matching or targets, for the output of each layer, scale or
+head.
 """,
     gain=f"""
 Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
-({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}); a loop within it has one round, too. The same
-holds for the fixed part of each kernel's time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is
-left ({percent(calibrated.GPU_LEFT.low)} to {percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in
-its last round. The same holds for its backward pass, and for what autograd takes to go through its nodes before the
+({calibrated.ROUNDS_LEFT.low:g} to {calibrated.ROUNDS_LEFT.high:g}); a loop within it also has one round. The same holds
+for the fixed part of each kernel's time (1 µs); {percent(calibrated.GPU_LEFT.value)} % of the rest of it is left
+({percent(calibrated.GPU_LEFT.low)} to {percent(calibrated.GPU_LEFT.high)} %). The loop waits for the GPU only in its
+last round. The same holds for its backward pass, and for the time in which autograd goes through its nodes before the
 first of them runs. A model that is called for each row is called once for the rows that are known at once, and the
 Python between the calls stays; where no number of rows stands out and results are read,
 {percent(calibrated.CALLS_LEFT.value)} % of the calls are left ({percent(calibrated.CALLS_LEFT.low)} % to all). All
-these numbers but the 1 µs are assumed.
+these numbers but the 1 µs are assumed. A loss for several outputs becomes one over all, by the same rule, or is left
+for one of them, with its part of all times; at best that one lies outside of what repeats.
 """,
     wrong=f"""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
 without their tensors, so the probability is {percent(calibrated.INDEPENDENT.value)} %;
 {percent(calibrated.SEPARATE.value)} % for norms and copies of many tensors. Of calls for rows that the CPU copies it is
 {percent(calibrated.AT_ONCE.value)} %, or {percent(calibrated.AT_ONCE.low)} % where results are read and no number of
-rows stands out. Rounds of very different sizes need padding or segments.
+rows stands out. Rounds of very different sizes need padding or segments. Losses of several outputs:
+{percent(calibrated.ONE_LOSS.value)} % for one over all of them, {percent(calibrated.LAST_LOSS.value)} % that the last
+one's alone is enough, which changes the training: detectors and segmenters are trained with all of them for a reason.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Ops over all rounds in place of a loop, and one call for rounds that are fed from the CPU."""
+    """Proposes ops over all rounds in place of a loop, and one call for rounds that are fed from the CPU."""
     yield from _ops(case)
+    yield from _blocks(case)
     fed = None if case.workload.is_inference else find_fed_loops(case)
     if fed is not None and fed.together is not None and fed.between is not None:
         yield from _calls(case, fed, fed.together, fed.between)
 
 
 def _calls(case: Analysis, loops: SmallLoops, together: I64, between: Stretches) -> Iterator[Proposal]:
-    """A model that is called for one row after another, each handed over by the CPU: one call for the rows that follow
-    one another at once. Python between them (an environment that moves) stays."""
+    """Proposes one call for rows that follow one another directly, for a model that is called on one row after another,
+    each copied by the CPU. Python between them (an environment that moves) stays."""
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
@@ -156,7 +171,7 @@ def _calls(case: Analysis, loops: SmallLoops, together: I64, between: Stretches)
 
 
 def _calls_left(rounds: I64, together: I64, read: bool, level: int) -> F64:
-    """Share of the calls that is left, by loop. Where results are read and no number of rounds stands out, each round
+    """Share of the calls that remains, by loop. Where results are read and no number of rounds stands out, each round
     may need the one before."""
     calls = np.where(together > 0, np.ceil(rounds / np.maximum(together, 1)), 1.0)
     left = np.minimum(calls * calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0)
@@ -164,33 +179,42 @@ def _calls_left(rounds: I64, together: I64, read: bool, level: int) -> F64:
     return np.where(unknown, calibrated.CALLS_LEFT.rising[level], left).astype(np.float64)
 
 
-def _ops(case: Analysis) -> Iterator[Proposal]:
-    """Ops over all rounds in place of a loop."""
-    loops, reading = find_small_loops(case), reading_loops(case)
-    if loops is not None and reading is not None:  # the finding `syncs` has those
-        loops = some_of(loops, ~reading.which)
-    if loops is None or not len(loops.rounds):
-        return
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """Loops, and the step in which ops over all rounds take their place."""
+
+    inside: Mask
+    """Nodes of the loops and of their backward pass."""
+    took: F64
+    """CPU time by loop, forward and then backward, ns."""
+    changes: tuple[Change, Change, Change]
+    """At best, as expected, at worst."""
+
+    @property
+    def largest(self) -> int:
+        """The loop with most CPU time."""
+        count = len(self.took) // 2
+        return int(np.argmax(self.took[:count] + self.took[count:]))
+
+
+def _at_once(case: Analysis, loops: SmallLoops) -> AtOnce:
+    """Ops over all rounds: launches, Python and the fixed part of kernels of a few rounds, and waits of the last."""
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     group[graph.waits & (nodes_in(graph, loops.last) >= 0) & (nodes_in(graph, loops.again) < 0)] = -1
     inside = group >= 0
-    host = inside & ~graph.on_gpu & ~graph.waits
-    host_ns = case.per_step(float(graph.duration_ns[host].sum()))
-    if host_ns < LEAST_LOOP_SHARE * case.step_ns:
-        return
+    host, gpu = inside & ~graph.on_gpu & ~graph.waits, inside & graph.on_gpu
     took: F64 = np.bincount(group[host], weights=graph.duration_ns[host], minlength=2 * count).astype(np.float64)
-    gpu = inside & graph.on_gpu
     work: F64 = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count).astype(np.float64)
     pieces = np.bincount(group[gpu], minlength=2 * count)
-    # What a kernel takes that does next to nothing is paid once per kernel, however much it does.
+    # The time of a kernel that does next to nothing is paid once per kernel, however much it does.
     least_ns = np.minimum(graph.duration_ns[gpu], latency_calibrated.FLOOR_NS.value)
     nothing: F64 = np.bincount(group[gpu], weights=least_ns, minlength=2 * count).astype(np.float64)
     one_round = np.tile(loops.one_round, 2)
 
-    def change(level: int):
+    def change(level: int) -> Change:
         left: F64 = np.minimum(calibrated.ROUNDS_LEFT.rising[level] * one_round, 1.0).astype(np.float64)
         launches = np.ceil(pieces * left).astype(np.int64)
         then = (work - nothing) * calibrated.GPU_LEFT.rising[level] + nothing * left
@@ -198,32 +222,96 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
         walk = shorter_walk(case, loops.backward, left[count:])
         return partial(with_walk, replacement=new, factor=walk)
 
-    largest = int(np.argmax(took[:count] + took[count:]))
-    names = ops_of(case, loops, largest)
-    few = ", ".join(name.removeprefix("aten::") for name in names[:MOST_NAMED]) + (
-        " …" if len(names) > MOST_NAMED else ""
-    )
-    waits = case.per_step(float((inside & graph.waits).sum()))
+    return AtOnce(inside, took, (change(0), change(1), change(2)))
+
+
+def _ops(case: Analysis) -> Iterator[Proposal]:
+    """Proposes ops over all rounds in place of a loop."""
+    loops, reading = find_small_loops(case), reading_loops(case)
+    if loops is not None and reading is not None:  # the finding `syncs` has those
+        loops = some_of(loops, ~reading.which)
+    if loops is None or not len(loops.rounds):
+        return
+    graph, found = case.graph, _at_once(case, loops)
+    host_ns = case.per_step(float(found.took.sum()))
+    if host_ns < LEAST_LOOP_SHARE * case.step_ns:
+        return
+    names = ops_of(case, loops, found.largest)
+    waits = case.per_step(float((found.inside & graph.waits).sum()))
     text = (
-        f"{int(loops.rounds[largest])} rounds of {few}: {case.per_step(float(gpu.sum())):,.0f} kernels {case.unit.a}"
+        f"{int(loops.rounds[found.largest])} rounds of {_few(names)}:"
+        f" {case.per_step(float((found.inside & graph.on_gpu).sum())):,.0f} kernels {case.unit.a}"
         f" and {duration(host_ns)} of CPU time, the backward pass included"
         + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
     )
     separate = all(SEPARATE.match(name) for name in names)
+    best, usual, worst = found.changes
     yield Proposal(
         title="one op over all rounds of a Python loop",
-        evidence=spans(case, text, inside),
+        evidence=spans(case, text, found.inside),
         fix=_fix(names),
-        change=change(1),
-        best=change(0),
-        worst=change(2),
+        change=usual,
+        best=best,
+        worst=worst,
         odds=(calibrated.SEPARATE if separate else calibrated.INDEPENDENT).value,
         needs="" if separate else "no round of the loop needs the result of the one before",
     )
 
 
+def _blocks(case: Analysis) -> Iterator[Proposal]:
+    """Proposes one loss over several outputs, or that of the last one alone, where it is computed for each."""
+    loops = find_repeated_blocks(case)
+    if loops is None:
+        return
+    graph, found = case.graph, _at_once(case, loops)
+    on_gpu = float(graph.duration_ns[found.inside & graph.on_gpu].sum())
+    if case.per_step(max(float(found.took.sum()), on_gpu)) < LEAST_BLOCKS_SHARE * case.step_ns:
+        return
+    names, rounds = ops_of(case, loops, found.largest), int(loops.rounds[found.largest])
+    text = (
+        f"{rounds} times {len(names)} different ops ({_few(names)}) without a layer's weights:"
+        f" {case.per_step(float((found.inside & graph.on_gpu).sum())):,.0f} kernels {case.unit.a} and"
+        f" {duration(case.per_step(float(found.took.sum())))} of CPU time, the backward pass included"
+    )
+    best, usual, worst = found.changes
+    yield Proposal(
+        title="one loss over all outputs",
+        evidence=spans(case, text, found.inside),
+        fix=code("loss = criterion(torch.stack(outputs), targets)")
+        + "  # all outputs at once; matches and targets found for one output serve the others",
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=calibrated.ONE_LOSS.value,
+        needs="no output's loss needs the result of the one before",
+        key="blocks",
+    )
+    parts = np.tile(1.0 / loops.rounds, 2)
+    forward, backward = nodes_in(graph, loops.stretches), nodes_in(graph, loops.backward)
+    which = np.where(forward >= 0, forward, np.where(backward >= 0, backward + len(loops.rounds), -1))
+    factor = np.where(which >= 0, parts[which], 1.0)
+    rest = (forward >= 0) & (nodes_in(graph, loops.last) < 0)
+    yield Proposal(
+        title="the loss of the last output alone",
+        evidence=spans(case, text, found.inside),
+        fix=code("loss = criterion(outputs[-1], targets)") + "  # auxiliary_loss=False, or fewer of them",
+        change=lambda graph: scaled(without_waits(graph, rest & graph.waits), which >= 0, factor),
+        best=lambda graph: removed(without_waits(graph, (which >= 0) & graph.waits), which >= 0),
+        changes="other outputs get no loss of their own",
+        odds=calibrated.LAST_LOSS.value,
+        needs="the blocks are losses of several outputs, and the model trains as well with fewer of them",
+        key="last",
+    )
+
+
+def _few(names: list[str]) -> str:
+    """The first ops of a round."""
+    few = ", ".join(name.removeprefix("aten::") for name in names[:MOST_NAMED])
+    return few + (" …" if len(names) > MOST_NAMED else "")
+
+
 def _fix(names: list[str]) -> Fix:
-    """The library's own way out of these ops first."""
+    """The fix, with the libraries' own replacements for these ops first."""
     ways: list[Fix] = []
     if any(NORMS.match(name) for name in names):
         ways.append(LISTS)
@@ -255,6 +343,21 @@ FINDING = Declaration(
     find=find,
     change=change,
     ledger=LedgerItem("small ops in a Python loop, one iteration after another"),
-    synonyms=("loop", "for_loop", "vectorise", "vectorize", "batched_ops", "vectorised_environments"),
-    titles=("one_op_over_all_rounds_of_a_python_loop", "one_call_for_all_rounds_of_a_python_loop"),
+    synonyms=(
+        "loop",
+        "for_loop",
+        "vectorise",
+        "vectorize",
+        "batched_ops",
+        "vectorised_environments",
+        "auxiliary_loss",
+        "deep_supervision",
+        "hungarian_matcher",
+    ),
+    titles=(
+        "one_op_over_all_rounds_of_a_python_loop",
+        "one_call_for_all_rounds_of_a_python_loop",
+        "one_loss_over_all_outputs",
+        "the_loss_of_the_last_output_alone",
+    ),
 )

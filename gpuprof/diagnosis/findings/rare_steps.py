@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
 
 FEWEST_STEPS: Assumed[Steps] = 4
-"""Recorded steps needed to recognise a rare one; with fewer none is usual."""
+"""Fewest recorded steps in which a rare one is recognised; with fewer none is usual."""
 EXPLAINED_SHARE: Assumed[Share] = 0.5
-"""Part of what a long step takes more that must lie in saving, evaluating, logging: a batch may also just be longer."""
+"""Smallest share of a long step's additional time that must be saving, evaluating or logging: its batch may also just
+be longer."""
 
 CAUSES = ("save", "evaluation", "logging", "periodic")
-"""What can be done less often."""
+"""Causes of excess that can occur less often."""
 LEAST_COST_SHARE: Assumed[Share] = 0.02
-"""Share of the mean step from which on that is worth a fix."""
+"""Smallest share of the mean step in these causes for a fix."""
 
 PAGE = Page(
     id="rare_steps",
@@ -69,7 +70,7 @@ settings say how often they come.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Rarer or asynchronous saving, where unprofiled steps show what it costs, or recorded ones do."""
+    """Proposes to save, evaluate and log less often, if unprofiled or recorded steps show what it costs."""
     graph = case.graph
     if case.budget is not None and case.budget.source == "free":
         yield from _timed(case, case.budget)
@@ -97,7 +98,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
-    """From the budget of timed steps: what saving, evaluating and logging add to the mean step."""
+    """Proposals from the budget of timed steps: what saving, evaluating and logging add to the mean step."""
     found = [
         one for one in budget.excess if one.cause in CAUSES and (one.mean_ns or 0) >= LEAST_COST_SHARE * budget.mean_ns
     ]
@@ -114,7 +115,7 @@ def _timed(case: Analysis, budget: Budget) -> Iterator[Proposal]:
 
 
 def _at_once(case: Analysis, one: Excess, budget: Budget) -> Iterator[Proposal]:
-    """The same evaluation in larger batches, where the training's own passes show that the GPU has room for them."""
+    """Proposes to evaluate in larger batches, if the training's own passes show that these take hardly longer."""
     found = best_factor(case, whatever_fits=False)
     if found is None:
         return
@@ -155,8 +156,7 @@ def _adds(one: Excess, budget: Budget) -> str:
 def _proposal(
     case: Analysis, evidence: tuple[Evidence, ...], work: float, found: Sequence[Excess] = ()
 ) -> Proposal:  # fmt: skip
-    """work: the mean step over the usual one, which is what is done more in the same time. found: what is done, if
-    known."""
+    """work: mean step / usual step, by which throughput grows. found: the causes, if known."""
     only_evaluates = [one.cause for one in found] == ["evaluation"]
     return Proposal(
         title="evaluating less often" if only_evaluates else "saving and evaluating less often",

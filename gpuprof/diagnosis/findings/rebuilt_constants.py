@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from gpuprof.replay.graph import Graph
 
 LEAST_REBUILT_SHARE: Assumed[Share] = 0.02
-"""Share of the step from which on they are worth a look."""
+"""Smallest share of the step in repeated constants for a proposal."""
 MOST_SIZES: Convention[Entries] = 3
-"""Sizes that are named."""
+"""Most sizes that are named."""
 MOST_NAMED: Convention[Ops] = 4
-"""Ops that are named."""
+"""Most ops that are named."""
 STAYING_SHARE: Assumed[Share] = 0.4
-"""Of the time of those that go, what stays at worst."""
+"""Share of the removed work's time that stays at worst."""
 
 PAGE = Page(
     id="rebuilt_constants",
@@ -74,7 +74,7 @@ each of several calls look the same.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Made once in a step, or once for all steps if the CPU computes them."""
+    """Proposes to make them once in a step, or once for all steps if the CPU computes them."""
     yield from _copied(case)
     yield from _untrained(case)
     found = find_rebuilt_constants(case)
@@ -105,7 +105,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _copied(case: Analysis) -> Iterator[Proposal]:
-    """Tables that the CPU computes and copies, kept on the GPU."""
+    """Proposes to keep tables that the CPU computes and copies on the GPU."""
     found = find_copied_tables(case)
     if found is None:
         return

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 ONCE = "weights computed once per forward pass"
 PLAIN = "layers without a parametrization"
 AGAIN_LEFT: Assumed[tuple[Share, Share, Share]] = (0.0, 0.05, 0.2)
-"""Share of the repeated computations' time that is left: the look-up of a weight that is kept."""
+"""Share of the repeated computations' CPU time that remains, for looking up a kept weight: at best, as expected, at
+worst."""
 LEAST_AGAIN_SHARE: Assumed[Share] = 0.03
-"""Share of the step from which on weights are worth keeping."""
+"""Smallest share of the step in repeated computations for a proposal."""
 MOST_NAMED: Convention[Ops] = 4
-"""Ops of a computation that are named."""
+"""Most ops of a computation that are named."""
 TITLE = "adapters applied to activations instead of rebuilt weights"
 REBUILDING_PASSES: Assumed[Ratio] = 3.0
 """The whole weight is read and written three times where an op multiplies the factors and adds them in one go; scaling,
@@ -85,7 +86,7 @@ per use.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Factors that are applied to activations; weights that are computed once per forward pass."""
+    """Proposes to apply factors to activations, and to compute weights once per forward pass."""
     yield from _again(case)
     found = rebuilt_weights(case)
     if found is None:
@@ -102,7 +103,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _again(case: Analysis) -> Iterator[Proposal]:
-    """Parametrized weights that are kept for the forward pass."""
+    """Proposes to keep parametrized weights for the forward pass, or to drop their norms."""
     found = repeated_weights(case)
     if found is None:
         return
@@ -178,8 +179,8 @@ def _said(case: Analysis, found: Rebuilt) -> str:
 
 
 def _change(case: Analysis, found: Rebuilt, left: float | None, cpu_ns: float) -> Change:
-    """`left`: of what is done with the whole result, with the matmuls gone; None: the matmuls stay, and of the rest a
-    third. `cpu_ns`: what the CPU needs more for each weight."""
+    """The graph with factors applied to activations. `left`: share of the ops on the whole result that remains, without
+    the matmuls; None: the matmuls stay, and a third of the rest. `cpu_ns`: additional CPU time for each weight."""
     forward = (case.graph.lane >= 0) & ~case.graph.waits & (case.graph.phase == FORWARD)
     more = 1.0 + found.per_step * case.steps * cpu_ns / max(float(case.graph.duration_ns[forward].sum()), 1.0)
     products = found.built & ~found.added

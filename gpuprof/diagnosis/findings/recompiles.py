@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
-"""Ranges around generated code as it runs, with what it sets up the first time."""
+"""Ranges around generated code as it runs, including what it sets up the first time."""
 MOST_SHOWN: Convention[Entries] = 3
 """Failed guards that are named."""
 COMPILING_CAUSES = ("slow_call", "launch", "python", "sync")
-"""What the GPU waits for while the host compiles."""
+"""Causes of idle time while the CPU compiles."""
 COMPILING_EXPLAINS: Assumed[Share] = 0.5
-"""Of the difference in such waits: where compiling explains more of it than this, all of it is treated as that."""
+"""If compiling explains more than this share of the difference in such waits, all of it counts as compiling."""
 
 PAGE = Page(
     id="recompiles",
@@ -80,7 +80,7 @@ Padding to a multiple adds some tokens.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A guard that holds, or fixed shapes."""
+    """Proposes guards that hold, or fixed shapes."""
     yield from _given_up(case)
     graph = case.graph
     host = (graph.lane >= 0) & ~graph.waits
@@ -134,7 +134,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _fix(case: Analysis, cudnn: bool) -> Fix:
-    """Few shapes, or code for any; and where cuDNN's attention plans, another attention that does not."""
+    """The fix: few shapes, or code for any shape; where cuDNN's attention plans, also another attention that does
+    not."""
     few, dynamic = few_shapes(case), call("model.compile", dynamic=True).otherwise()
     if not case.trains_on_tokens:
         return few + "\nor " + dynamic
@@ -144,13 +145,13 @@ def _fix(case: Analysis, cudnn: bool) -> Fix:
 
 
 def _failed_guards(functions: Sequence[CompiledFunction]) -> tuple[Evidence, ...]:
-    """Guards that had a function compiled again, those first that failed most often."""
+    """Guards whose failure made Dynamo compile a function again, the most frequent first."""
     guards = sorted((guard for one in functions for guard in one.failed_guards), key=lambda one: -one.count)
     return tuple(Evidence(f"{one.place}: `{one.guard}` failed {one.count} times") for one in guards[:MOST_SHOWN])
 
 
 def _given_up(case: Analysis) -> Iterator[Proposal]:
-    """Guards that hold, where Dynamo reached its limit of recompilations and runs the model as plain Python."""
+    """Proposes guards that hold, if Dynamo reached its limit of recompilations and runs the model as plain Python."""
     functions = is_given_up(case)
     if not functions:
         return
@@ -182,8 +183,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _first_calls(case: Analysis, host: Mask, steps: np.ndarray) -> Mask:
-    """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
-    launch something, and in what runs generated code. Work that only the processor does is as long every time."""
+    """CPU work that is long only because everything is new to a step that compiles: in torch's ops that launch
+    something, and in what runs generated code. Work that launches nothing takes the same time in every step."""
     graph = case.graph
     inside = np.append(_launching(case) | case.ops_named(MACHINERY.search), False)[graph.scope]
     return (

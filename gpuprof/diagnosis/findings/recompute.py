@@ -77,7 +77,7 @@ multiplications (selective checkpointing), gains in proportion to what is no lon
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The step without its second forward pass, where the memory may suffice."""
+    """Proposes the step without its second forward pass, if the memory may suffice."""
     again = recomputed(case)
     if not again.any():
         return
@@ -133,8 +133,8 @@ def without(case: Analysis, again: Mask, level: int = 1) -> Change:
 
 
 def _planned_once(case: Analysis, again: Mask) -> dict[str, float]:
-    """What is left of the cost of new shapes: libraries keep a plan for each thread, so what is computed again on
-    autograd's plans again. By the recorded plans; none of that is known where none was recorded."""
+    """Factor on the excess of new shapes: libraries cache plans per thread, so a recomputed pass plans again on
+    autograd's thread. Empty if no planning was recorded."""
     graph, nodes = case.graph, planning(case.graph).nodes
     took = np.where(nodes, graph.recorded_end_ns - graph.recorded_start_ns, 0.0)
     whole = float(took.sum())
@@ -181,8 +181,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _fills(extra: tuple[float, float] | None, free: float | None, size: float | None) -> bool:
-    """Whether what is kept of the largest batch that may be proposed together with this would fill the GPU: then the
-    memory serves one or the other."""
+    """Whether the kept activations would fill the GPU with the largest batch that may be proposed together with this:
+    then the memory serves one fix or the other."""
     room = free if free is not None else calibrated.USABLE_SHARE.value * size if size is not None else None
     return extra is None or room is None or FACTORS[-1] * extra[1] > room
 
@@ -199,8 +199,8 @@ def _once(graph: Graph, again: Mask, hooked: tuple[Mask, Mask], level: int) -> G
 
 
 def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
-    """Host work of forward and of backward where each saved tensor goes through a Python function: in checkpointing
-    that is not an autograd function of its own (then its backward bears its name).
+    """CPU work of forward and of backward in which each saved tensor goes through a Python function: in checkpointing
+    that is not an autograd function of its own (whose backward would have its name).
 
     An op that plans a kernel takes its time in the library, whatever is saved; a pass without a backward pass (a
     reference model's) saves nothing.
@@ -217,14 +217,14 @@ def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
 
 
 def extra_bytes(case: Analysis) -> tuple[float, float] | None:
-    """What would have to be kept without repeating it, usually and at most: counted op by op, else by what the repeated
-    ops read and write; None where that is not known either."""
+    """(usual, largest) bytes that would have to be kept if nothing is repeated: counted op by op, else from what the
+    repeated ops read and write; None if that is unknown as well."""
     return _counted_bytes(case) or _moved_share(case)
 
 
 def _counted_bytes(case: Analysis) -> tuple[float, float] | None:
-    """By what autograd keeps of the recorded ops, less the layers' inputs, which are kept already; of the longest pass.
-    None where that cannot be counted."""
+    """Bytes that autograd would keep of the recorded ops of the longest pass, minus the layers' inputs, which are kept
+    already; None if that cannot be counted."""
     model = (case.run.model if case.run else None) or {}
     micro = case.run.work.micro_steps if case.run and case.run.work.micro_steps else 1.0
     passes = case.steps * case.devices * max(micro, 1.0)
@@ -237,7 +237,7 @@ def _counted_bytes(case: Analysis) -> tuple[float, float] | None:
 
 
 def _moved_share(case: Analysis) -> tuple[float, float] | None:
-    """A share of what the repeated ops read and write."""
+    """A share of the bytes that the repeated ops read and write."""
     if case.roofline is None:
         return None
     again = np.zeros(len(case.trace.gpu), bool)
@@ -260,7 +260,7 @@ def _memory_text(extra: tuple[float, float] | None, free: float | None, size: fl
 
 
 def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
-    """The other way round: what the layers keep without checkpointing."""
+    """The memory without checkpointing: what the layers then keep."""
     recorded = memory.recorded
     if not recorded.layers or not recorded.hidden or not recorded.checkpointing:
         return

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_LOOP_SHARE: Assumed[Share] = 0.05
-"""Share of the step from which on recurrences are worth another kernel."""
+"""Smallest share of the step in recurrences for a proposal."""
 LEAST_COPIED_SHARE: Assumed[Share] = 0.02
-"""Share of the step from which on copies of a growing tensor are named."""
+"""Smallest share of the step in copies of a growing tensor for which they are named."""
 MOST_NAMED: Convention[Ops] = 4
-"""Ops of a step that are named."""
+"""Most ops of a round that are named."""
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax"})
-"""In a round that multiplies matrices: an attention of one head."""
+"""Ops that show, in a round that multiplies matrices, attention of one head."""
 _LAYERS = {"aten::lstm_cell": "torch.nn.LSTM", "aten::gru_cell": "torch.nn.GRU"}
 
 PAGE = Page(
@@ -64,7 +64,7 @@ grow with the square of the steps.
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
 in all, with the same shapes (those of `torch.cat` may grow) and in the same modules, with no backward pass in between:
 layers, in contrast, are separate modules and have norms. It must take at least {percent(LEAST_LOOP_SHARE)} % of the
-step. Not detected if the recording has no module ranges. Branches count, too (heads of an attention, members of an
+step. Not detected if the recording has no module ranges. Branches also count (heads of an attention, members of an
 ensemble, a head that judges one state after another). They have 4 rounds or more, 20 ops in all, in one module or in
 several of one class, and end in a loss or in a multiplication whose result has another width than the input of a
 round's first one, so no round computes with the result of the one before; or they are lookups in one table after
@@ -88,7 +88,7 @@ peephole, a norm inside) has no fused kernel: `torch.compile` of the step, or CU
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A kernel over all steps in place of the loop, and one call for branches."""
+    """Proposes one kernel over all steps in place of the loop, and one call for branches."""
     recurrences, branches = find_recurrent_loops(case), find_branches(case)
     if recurrences is not None:
         yield from _proposed(case, recurrences)
@@ -152,7 +152,7 @@ def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is advised for one kind of loop."""
+    """The advice for one kind of loop."""
 
     title: str
     odds: float
@@ -193,7 +193,7 @@ def _fix(names: list[str], branches: bool) -> Fix:
         return one + "\n" + code("torch.bmm(inputs, weights)").otherwise() + "  # several modules: stacked weights"
     if any(name in RECURRENT_LAYERS for name in names):
         whole = code("states, _ = self.lstm(self.embed(tokens))  # (batch, steps, width): no loop over steps")
-        return whole + "\n# what follows each step (attention, logits): over all steps at once, too"
+        return whole + "\n# what follows each step (attention, logits): also over all steps at once"
     if any(name in SOFTMAX for name in names):
         heads = call("torch.nn.functional.scaled_dot_product_attention", Code("q"), Code("k"), Code("v"))
         return heads + "  # q, k, v: (batch, heads, tokens, width), all heads at once"

@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 RANDOM = ("native_dropout", "_fused_dropout", "bernoulli", "multinomial", "rand", "normal_", "uniform_")
-"""Beginnings of ops, after `aten::`, whose results differ from one call to the next."""
+"""Prefixes, after `aten::`, of ops whose results differ from one call to the next."""
 FEWEST_MATMULS: Assumed[Calls] = 2
-"""Matmuls in a call, at least, that are compared with those of an earlier one."""
+"""Fewest matmuls of a call for it to be compared with an earlier one."""
 DROPOUT_PLACE: Published[Place] = 4
 """Place of its dropout among the arguments of `scaled_dot_product_attention`."""
 MOST_KERNELS_LEFT: Assumed[Share] = 0.95
-"""Share of the model's kernels that is left, at most, where a forward pass is gone."""
+"""Largest share of the model's kernels that remains if a forward pass is gone."""
 
 PAGE = Page(
     id="redundant_forward",
     applies=("training",),
-    title="A forward pass runs twice, or for nothing",
+    title="A forward pass runs twice, or its result is not used",
     means="""
 A teacher that is called once for its logits and once for its hidden states, a reference model that scores the same
 batch for two losses, log-probabilities that are computed without gradients just before the same pass with gradients:
@@ -85,16 +85,16 @@ class Repeated:
     """Calls that repeat others."""
 
     nodes: Mask
-    """Of the graph: their work on the CPU and the GPU."""
+    """Nodes of the graph: their work on the CPU and the GPU."""
     calls: int
     models: tuple[str, ...]
     discarded: Mask
-    """Of the graph: backward passes through one of the calls whose gradients are not used. A call that both uses share
-    is differentiated for the other one alone."""
+    """Nodes of the graph: backward passes through one of the calls whose gradients are not used. A call that both uses
+    share is differentiated for the other one alone."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """One call in place of two."""
+    """Proposes one call in place of two, no work that is multiplied by zero, and no multiplication twice."""
     yield from _zeroed(case)
     yield from _products(case)
     found = find_repeated(case)
@@ -123,7 +123,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _zeroed(case: Analysis) -> Iterator[Proposal]:
-    """No forward and backward pass of what is multiplied by zero."""
+    """Proposes to skip the forward and backward pass of what is multiplied by zero."""
     found = find_zeroed(case)
     if found is None:
         return
@@ -146,7 +146,7 @@ def _zeroed(case: Analysis) -> Iterator[Proposal]:
 
 
 def _products(case: Analysis) -> Iterator[Proposal]:
-    """Each multiplication once; not of calls that repeat others, which are a fix of their own."""
+    """Proposes to compute each multiplication once; those in repeated calls belong to the fix for the calls."""
     found = find_repeated_products(case)
     if found is None or find_repeated(case) is not None:
         return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 STAYING_SHARE: Assumed[Share] = 0.15
-"""Of the repeated work's time, what stays at worst: sums of gradients where the passes meet."""
+"""Share of the repeated work's time that stays at worst: sums of gradients where the passes meet."""
 
 PAGE = Page(
     id="repeated_backward",
@@ -56,7 +56,7 @@ several. Gradients of 16-bit weights are summed in another order, so they are ro
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """One backward pass of the sum."""
+    """Proposes one backward pass of the sum of the losses."""
     found = find_repeated_backward(case)
     if found is None:
         return

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_LOOKUPS: Assumed[Entries] = 4
-"""Lookups with the same sizes in a forward pass from which on layers repeat one."""
+"""Fewest lookups with the same sizes in a forward pass for layers to repeat one."""
 LEAST_EACH: Assumed[Ratio] = 64.0
-"""Indices for each row of the table, at least: positions, not words."""
+"""Fewest indices for each row of the table: positions have many, words few."""
 LEAST_SHARE: Assumed[Share] = 0.03
-"""Share of the step from which on they are worth a look."""
+"""Smallest share of the step in repeated lookups for a proposal."""
 STAYING_SHARE: Assumed[tuple[Share, Share, Share]] = (0.05, 0.1, 0.4)
-"""Of the time of those that go, what stays: sums of the gradients of what is shared."""
+"""Share of the removed lookups' time that stays, at best, as expected, at worst: gradients of the shared result are
+summed."""
 _ACCUMULATED = "torch::autograd::AccumulateGrad"
 
 PAGE = Page(
@@ -80,7 +81,7 @@ class Lookups:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """One lookup per forward pass."""
+    """Proposes one lookup per forward pass."""
     found = find_lookups(case)
     if found is None:
         return
@@ -129,7 +130,7 @@ def find_lookups(case: Analysis) -> Lookups | None:
     most, table, indices = 0, 0, 0
     for (dims, where), mine in groups.items():
         shapes = shapes_in(case, dims)[:2]
-        # A model that is called again and again looks all of its tables up as often.
+        # A model that is called repeatedly looks up all of its tables equally often.
         others = max((times for one, times in largest[where] if one != dims), default=0)
         if len(mine) < max(FEWEST_LOOKUPS, 2 * others) or len(shapes) < 2 or not shapes[0] or not shapes[1]:
             continue

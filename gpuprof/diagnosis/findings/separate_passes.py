@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_PASSES_SHARE: Assumed[Share] = 0.05
-"""Share of the step's CPU or GPU time that all passes but the first take, at least."""
+"""Smallest share of the step's CPU or GPU time in all passes but the first for a proposal."""
 
 PAGE = Page(
     id="separate_passes",
@@ -60,7 +60,7 @@ Batch norms then compute their statistics over all samples together.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """One pass over all parts."""
+    """Proposes one pass over all parts."""
     found = find_separate_passes(case)
     if found is None:
         return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_PYTHON_SHARE: Assumed[Share] = 0.05
-"""Share of the step from which on such stretches are worth a look."""
+"""Smallest share of the step in such stretches for a proposal."""
 PAGE = Page(
     id="slow_python",
     title="Python code holds up the work of a step",
@@ -55,7 +55,7 @@ ops does not count: `torch.compile` and CUDA graphs remove it.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Long stretches of Python done elsewhere."""
+    """Proposes to do long stretches of Python elsewhere or less often."""
     graph, nodes, tables = case.graph, long_stretches(case), find_copied_tables(case)
     if tables is not None:
         nodes &= ~tables.nodes

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 MOST_TOUCHED: Assumed[Share] = 0.1
-"""Share of a table's rows that a step looks up, at most, for sparse gradients to be worth it."""
+"""Largest share of a table's rows that a step looks up for sparse gradients to gain."""
 FEWEST_ELEMENTS: Assumed[Elements] = 10_000_000
-"""Elements of a table from which on passes over it take longer than launches."""
+"""Fewest elements of a table; passes over smaller ones take no longer than launches."""
 LEAST_SHARE: Assumed[Share] = 0.03
-"""Share of the step from which on they are worth a look."""
+"""Smallest share of the step in dense gradients for a proposal."""
 TOUCHED_PASSES: Assumed[tuple[float, float, float]] = (1.0, 3.0, 8.0)
-"""What a pass over the touched rows takes, relative to what their share of a dense one would: they are gathered, sorted
-and added up first."""
+"""Time of a pass over the touched rows / their share of a dense pass, at best, as expected, at worst: they are
+gathered, sorted and added up first."""
 ODDS: Assumed[Share] = 0.85
 """Probability that neither clipping nor weight decay stands in the way."""
 _ROWS: Published[Place] = 2
@@ -84,7 +84,7 @@ class Dense:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Gradients of the touched rows."""
+    """Proposes gradients of the touched rows alone."""
     found = find_dense(case)
     if found is None:
         return
@@ -151,7 +151,7 @@ def _multiplied(case: Analysis, table: tuple[int, ...]) -> bool:
 
 
 def _factors(case: Analysis, tables: dict[tuple[int, ...], float], passes: float) -> F64:
-    """Per node of the graph what is left of it."""
+    """Per node of the graph the share of its time that remains."""
     ops, graph = case.trace.ops, case.graph
     factor = np.ones(len(ops) + 1)
     fills = case.ops_named(lambda name: name in ("aten::fill_", "aten::zero_"))

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 MOST_SEQUENCES: Assumed[Sequences] = 2
-"""Sequences at once up to which it is advised: with more the arithmetic of rejected tokens is no longer free."""
+"""Most simultaneous sequences for a proposal: with more, the arithmetic of rejected tokens is no longer free."""
 DRAFTED_TOKENS: Assumed[Tokens] = 4
-"""Tokens that are drafted for an iteration."""
+"""Tokens drafted per iteration."""
 
 PAGE = Page(
     id="speculative_decoding",
@@ -73,7 +73,7 @@ _OTHERWISE = (
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Drafted tokens, where decoding is for few sequences."""
+    """Proposes drafted tokens if few sequences are decoded at once."""
     work, graph = case.workload, case.graph
     if not work.decodes or work.batch is None or work.batch > MOST_SEQUENCES or speculates(case):
         return

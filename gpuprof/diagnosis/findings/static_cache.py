@@ -48,7 +48,7 @@ model. Its memory is allocated from the start.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """A cache of fixed length, where it is concatenated."""
+    """Proposes a cache of fixed length if the cache grows by concatenation."""
     if not case.workload.is_inference:
         return
     ops = cache_appends(case.trace, case.timeline.window)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 LEAST_GPU_SHARE: Assumed[Share] = 0.02
 """Smallest share of the GPU's time in such work for a proposal."""
 STEPS_A_LINE: Assumed[Steps] = 50
-"""Steps from one log line to the next that a person still can follow."""
+"""Steps between two log lines that a person can still follow."""
 NORMS_LEFT: Assumed[Share] = 0.4
-"""Share of the CPU's time that is left at worst, where numbers are taken of all tensors in each step, in ops on lists
-and with one copy to the CPU."""
+"""Share of the CPU time that remains at worst: all tensors are still reduced in each step, but in ops on lists and with
+one copy to the CPU."""
 NAMES_SHOWN: Convention[Entries] = 3
 
 PAGE = Page(
@@ -76,13 +76,13 @@ over all steps becomes a mean over those that are logged.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """The same numbers in one step of 50."""
+    """Proposes to compute the same numbers in one of every STEPS_A_LINE steps."""
     yield from _of_outputs(case)
     yield from _of_gradients(case)
 
 
 def _of_outputs(case: Analysis) -> Iterator[Proposal]:
-    """Metrics of what the model returned."""
+    """Proposes to compute metrics of the model's outputs less often."""
     found = find_logged(case)
     if found is None:
         return
@@ -111,7 +111,7 @@ def _of_outputs(case: Analysis) -> Iterator[Proposal]:
 
 
 def _of_gradients(case: Analysis) -> Iterator[Proposal]:
-    """Norms and other statistics of one gradient after the other."""
+    """Proposes to compute norms and other statistics of gradients less often."""
     found = find_gradient_statistics(case)
     if found is None:
         return

@@ -37,7 +37,7 @@ two steps were recorded, 9 % if one), because steps of one program differ by les
 also arrives last at two thirds of the collectives where others wait noticeably (20 µs), or if it is slower than every
 other rank in each of at least three steps. Of two ranks whose steps merely scatter, each arrives last at half of them.
 
-What the straggler does more is found by comparing its work, by phase and op, with the median of the other ranks.
+The straggler's additional work is found by comparing its work, by phase and op, with the median of the other ranks.
 """,
     gain="""
 The joint replay with this rank's work as long as the mean of the ranks that do the same work; waits follow from that.
@@ -57,11 +57,11 @@ recording of a rank is missing, waiting for it cannot be distinguished from tran
 
 
 def find_straggler(gang: Gang) -> Finding | None:
-    """The finding, where one rank is slow and the step would gain from its not being so.
-
-    The step with the fix is as uncertain as that of all ranks is. In the gain, the ratio of the two, what makes both
-    longer cancels: how well the step was timed, and what recording cost all ranks alike. What does not is what it cost
-    the slow rank more or less than the others, by the intervals of their own steps, and the noise between processes.
+    """The finding, if one rank is slow and the step gets shorter when it is as fast as the others. The step with the
+    fix is as uncertain as the step of all ranks. In the gain, their ratio, the errors that both share cancel: how well
+    the step was timed, and what recording cost all ranks alike. What remains is the difference between the cost of
+    recording on the slow rank and on the others, from the intervals of their own steps, and the noise between
+    processes.
     """
     if gang.slow is None or gang.step_ns is None or gang.without_ns is None:
         return None

@@ -1,4 +1,4 @@
-"""The host waits for the GPU within a step, and the GPU then waits for the host."""
+"""The CPU waits for the GPU within a step, and the GPU then waits for the CPU."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 LOOK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
-"""Ops that copy a value to the host to look at it."""
+"""Ops that copy a value to the CPU to read it."""
 COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
-"""Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
+"""Ops whose result's size is a value on the GPU: the CPU waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
 LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
-"""Waits that all together make the step this many times as long are worth a look."""
+"""Smallest factor by which all waits together lengthen the step for a proposal."""
 LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
-"""Several kinds of waits are one fix where that gains this many times what one kind gains."""
+"""Several kinds of waits become one fix if it gains at least this many times what one kind gains."""
 FRAMES_SHOWN: Convention[Entries] = 3
 LOG_EVERY: Assumed[Steps] = 50
-"""Steps from one log line to the next that a person still can follow."""
+"""Steps between two log lines that a person can still follow."""
 
 CLAIMS: tuple[Claim, ...] = ("values_read", "value_waits")
 
@@ -74,11 +74,11 @@ prepared the next launches.
     detected="""
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
 of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
-(`expert_loop`), or between calls of a model on what the CPU copies to the GPU round after round (`python_loop`): what
-it reads it may need for the next one. Waits count if the step gets at least 1 % shorter when it is replayed without all
-of them: a wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also replayed
-together, because the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on each of at
-least 8 tensors and reads the results (a norm of each gradient) is named.
+(`expert_loop`), or between calls of a model on what the CPU copies to the GPU round after round (`python_loop`): the
+values read may be needed for the next call. Waits count if the step gets at least 1 % shorter when it is replayed
+without all of them: a wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also
+replayed together, because the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on
+each of at least 8 tensors and reads the results (a norm of each gradient) is named.
 """,
     gain=f"""
 The calls no longer wait, and the ops that read a value are removed together with their copies, and with the ops on
@@ -102,7 +102,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
-    # What all waits together cost must be worth a look before any of them is looked at.
+    # No kind of wait is examined unless all waits together cost enough.
     if not waits.any() or case.step_ns < LEAST_SLOWDOWN * _least(case, waits):
         return
     nothing = np.zeros(len(graph), bool)
@@ -180,8 +180,9 @@ def _bf16(case: Analysis) -> Fix:
 
 
 def _in_lists(case: Analysis, looks: tuple[Mask, Proposal], loops: TensorLoops, own: Mask) -> Proposal | None:
-    """Values that are read tensor by tensor: all of them by ops over lists, and none read in the step; None where the
-    lists gain nothing on top. What changes the same tensors one after another, as clipping does, becomes lists, too."""
+    """Proposes ops over lists for values that are read tensor by tensor, none of them read in the step; None if the
+    lists gain nothing more. Ops that change the same tensors one after another, as clipping does, also become ops over
+    lists."""
     waits, reads = looks
 
     def change(level: int) -> Change:
@@ -266,7 +267,7 @@ WAYS = (
 
 
 def _size_fix(case: Analysis, shapes: Mask) -> Fix:
-    """The ways out of the recorded ops first, then what always helps."""
+    """The replacements for the recorded ops first, then what always helps."""
     rows = np.unique(case.graph.scope[shapes])
     nesting, names = case.timeline.nesting, set[str]()
     for row in rows[rows >= 0].tolist():
@@ -282,10 +283,10 @@ def _size_fix(case: Analysis, shapes: Mask) -> Fix:
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer calls that wait for the GPU."""
     waits = quantity(a, b, lambda side: side.counts.syncs)
-    # A single wait a step may be all that keeps the host from running ahead; whether it did, the findings know.
+    # A single wait per step may be all that keeps the CPU from running ahead; the findings know whether it did.
     found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
     if found or waits.fell(to=MOST_LEFT, least=FEWEST_A_STEP / 2):
-        # A host that no longer waits also launches ahead: what it then saves is the launches' and Python's.
+        # A CPU that no longer waits also launches ahead: that saves idle time with the causes launch and python.
         weight = max(waits.difference, 1.0)
 
         def claim(cell: Cell) -> float:
@@ -303,7 +304,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _least(case: Analysis, waits: Mask) -> float:
-    """What a step takes without any of these waits and without all that their ops do, ns."""
+    """Step time without any of these waits and without the work of their ops, ns."""
     own, scaler = _own_nodes(case, _outermost_named(case, waits)), _needless_scaler(case, waits)
     return case.step_of(
         _without(waits, own if scaler is None else own | without_checks(scaler, case.graph))(case.graph)
@@ -326,7 +327,7 @@ def waiting_nodes(case: Analysis) -> Mask:
 
 
 def _waits(case: Analysis) -> Mask:
-    """Waits for the device, but for those of the allocator."""
+    """Waits for the device, except the allocator's."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
     waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
@@ -338,7 +339,7 @@ def _waits(case: Analysis) -> Mask:
 
 
 def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:
-    """Of the waits: for values, for sizes, and those that no op makes."""
+    """The waits split into those for values, for sizes, and those outside ops."""
     graph, trace = case.graph, case.trace
     sizes = np.append(case.ops_within(case.ops_named(SHAPE.search)), False)[graph.scope]
     in_op = np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
@@ -350,8 +351,8 @@ def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:
 
 
 def _after_fetches(case: Analysis) -> Mask:
-    """Calls that wait for a stream on which their thread's last launch was a copy to the host: how PyTorch reads a
-    value, where no op tells."""
+    """Calls that wait for a stream on which their thread's last launch was a copy to the CPU: this is how PyTorch reads
+    a value, if ops were not recorded."""
     trace, links = case.trace, case.timeline.links
     calls = trace.calls
     fetches = np.zeros(len(calls), bool)
@@ -376,7 +377,7 @@ def _outermost_named(case: Analysis, waits: Mask) -> I64:
     rows = rows[rows >= 0]
     while True:
         above = parent[rows]
-        # An op around it that does more, of autograd's or a compiled region, is no part of the reading.
+        # An enclosing op that does more, such as autograd's or a compiled region, is not part of the read.
         up = (above >= 0) & reads[above]
         if not up.any():
             return np.unique(rows)
@@ -397,8 +398,8 @@ def _own_nodes(case: Analysis, ops: I64) -> Mask:
 
 
 def _other_python(case: Analysis) -> Mask:
-    """Python between ops that takes so long that it does work of its own (a reward function that asks a judge), and
-    goes on where nothing is read."""
+    """Python between ops that takes so long that it must do work of its own (a reward function that asks a judge), and
+    stays if nothing is read."""
     graph = case.graph
     between = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0) & ~graph.on_gpu
     return between & (graph.duration_ns >= calibrated.STRETCH_NS.value)

@@ -58,7 +58,7 @@ bf16 gains more, with less precision. GPUs before Ampere have no TF32.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """TF32 for what is multiplied in fp32."""
+    """Proposes TF32 for matmuls in fp32."""
     roof = case.roofline
     if roof is None or "tf32" not in roof.ceilings.flops:
         return
@@ -111,11 +111,11 @@ ABSENT = Absent("TF32 matrix multiplications", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """The same products of fp32 operands in less time, where only the slower side is advised to use TF32."""
+    """The same matmuls of fp32 operands in less time, if only the slower side is advised to use TF32."""
     kind = ("gemm",)
     took, pieces = kernel_ns(a, b, kind), kernel_counts(a, b, kind)
     flops = quantity(a, b, lambda side: side.side.product_flops or 0)
-    # Operands of another type are another change, though that too lets tensor cores multiply.
+    # Operands of another type are another change, although tensor cores multiply those as well.
     types = quantity(a, b, lambda side: side.counts.float32_products)
     alike = not any(one.fell(to=MOST_LEFT) for one in (pieces, flops, types))
     if advised(a, b, PAGE.id, took) and alike and took.fell(to=MOST_LEFT):
@@ -129,7 +129,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _left(case: Analysis, roof: Roofline, nodes: Mask, level: int) -> F64:
-    """Per node the share of its time that is left."""
+    """Per node the share of its time that remains."""
     graph = case.graph
     left = np.ones(len(graph))
     rows = np.flatnonzero(nodes)

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability")
-"""Reasons that a machine can be freed of. A power limit (`sw_power_cap`) is the GPU's own: it is at work, as it
-should be."""
+"""Reasons for a lower clock that can be remedied. A power limit (`sw_power_cap`) is not one: a GPU at its limit works
+as it should."""
 LEAST_THROTTLED: Assumed[Share] = 0.2
-"""Part of the samples in which the clock was held back, less of which may be a few seconds of a warm-up."""
+"""Smallest share of samples with a limited clock; less may be a few seconds of a warm-up."""
 FEWEST_STEPS: Assumed[Steps] = 6
 FEWEST_KERNELS: Assumed[Kernels] = 50
-"""Steps and kinds of kernels that a drift must show in."""
+"""Fewest recorded steps, and fewest kinds of kernels, in which a drift must appear."""
 LONG_NS: Assumed[WholeNs] = 5_000
-"""Shorter kernels' times are those of their launch, not of the clock."""
+"""Shorter kernels, ns, depend on their launch and not on the clock."""
 
 PAGE = Page(
     id="throttling",
@@ -61,7 +61,7 @@ heavy matrix multiplications, hot or not. Kernels may also slow down because ano
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Better cooling or supply, where the clock was held back."""
+    """Proposes better cooling or power supply if the clock was limited."""
     held = _held_back(case)
     drift = _drift(case) if held is None else None
     if held is None and drift is None:
@@ -84,7 +84,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 
 def _held_back(case: Analysis) -> tuple[float, str] | None:
-    """(clock now over the highest seen, statement) of the GPU that was held back most; None if none was."""
+    """(clock now / highest clock seen, statement) of the GPU whose clock was limited most; None if none was."""
     telemetry = case.run.telemetry if case.run else None
     found = None
     for gpu in telemetry.gpus if telemetry else ():
@@ -104,7 +104,7 @@ def _held_back(case: Analysis) -> tuple[float, str] | None:
 
 
 def _by_clock(case: Analysis) -> np.ndarray:
-    """Nodes of kernels whose time scales with the clock; all, where it is not known what limits them."""
+    """Nodes of kernels whose time scales with the clock; all if it is not known what limits them."""
     if case.roofline is None:
         return case.graph.resource == DEVICE
     return case.nodes_of_gpu(np.isin(case.roofline.split.bound, (COMPUTE, LATENCY)))
@@ -139,7 +139,7 @@ def _drift(case: Analysis) -> tuple[float, str] | None:
 
 
 def _ratio(key: np.ndarray, took: F64, first: np.ndarray, last: np.ndarray) -> F64:
-    """Per kind of kernel its mean time late over early, of kinds that are in both."""
+    """Ratio of mean times, last / first, per kind of kernel that is in both."""
     kinds = int(key.max(initial=-1)) + 1
     sums = [np.bincount(key[part], weights=took[part], minlength=kinds) for part in (first, last)]
     counts = [np.bincount(key[part], minlength=kinds) for part in (first, last)]

@@ -1,4 +1,4 @@
-"""Attention that runs in fp32 because its inputs were cast up, in a model whose weights have 16 bits."""
+"""Attention that runs in fp32 because its inputs were cast up, in a model with 16-bit weights."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
 PAGE = Page(
     id="wide_attention",
-    title="Attention gets inputs in fp32 in a model of 16 bits",
+    title="Attention gets fp32 inputs in a 16-bit model",
     means="""
-Rotary embeddings and norms of queries and keys are computed in fp32, and their results stay in it; the values are then
-cast to fp32 too, so that attention accepts them. There is no flash kernel for fp32: attention runs in a kernel that
-takes many times as long, and moves twice the bytes. Rotate in fp32 and cast queries and keys back to the type of the
-weights.
+Rotary embeddings and norms of queries and keys are computed in fp32, and their results stay in fp32; the values are
+then cast to fp32 as well, so that attention accepts them. There is no flash kernel for fp32: attention runs in a kernel
+that takes many times as long, and moves twice the bytes. Rotate in fp32 and cast queries and keys back to the type of
+the weights.
 """,
     detected=f"""
 Fused attention with queries in fp32, by recorded types, that takes {percent(LEAST_KERNEL_SHARE)} % of the GPU's time at

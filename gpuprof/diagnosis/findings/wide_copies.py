@@ -1,7 +1,9 @@
-"""Tensors cross between CPU and GPU in a wider type than they have before, or get after."""
+"""Tensors are copied between CPU and GPU in a wider type than they have before the copy, or get after it."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -23,52 +25,52 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import F64, I64, OP
-from gpuprof.units import Assumed, Bytes
+from gpuprof.units import Assumed, Bytes, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_BYTES: Assumed[Bytes] = 1 << 20
-"""Of a step's copies; with less, a copy is its launch."""
+"""Fewest bytes that a step copies for a proposal; with less, a copy takes as long as its launch."""
 LEAST_COPY_BYTES: Assumed[Bytes] = 1 << 18
-"""Of one copy that is looked at."""
+"""Fewest bytes of a single copy to be considered."""
 SHORT = {"double": "fp64", "float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "unsigned char": "uint8",
          "signed char": "int8", "bool": "bool"}  # fmt: skip
 COPY = "aten::copy_"
-CASTS = frozenset({"aten::to", "aten::_to_copy", "aten::div", "aten::true_divide"})
-"""Ops that make integers wide: casts, and a division, which casts first."""
-COMPUTED = frozenset(
-    f"aten::{name}{end}" for name in ("div", "mul", "add", "sub", "clamp", "sqrt", "pow", "neg") for end in ("", "_")
-)
-"""Ops on each value that the GPU can do just as well once it has the tensor."""
-UNCHANGED = frozenset({"aten::detach", "aten::detach_", "aten::lift_fresh", "aten::contiguous", "aten::view"})
-"""Ops between that compute nothing."""
+RANDOM = re.compile(r"rand|normal_|uniform_|bernoulli|dropout|multinomial")
+"""Ops whose results another device would not repeat: its random numbers are others."""
+LEAST_NS_A_BYTE: Assumed[Ratio] = 0.005
+"""An op that takes less for each byte of its tensor does not go over it: a view, or a cast with nothing to do. It would
+be 200 GB/s, of which one op of a CPU is far away."""
+SMALL_PART: Assumed[Share] = 0.01
+"""Largest share of the copied values that tensors next to the chain have: means, scales, and what is made of them."""
 
 PAGE = Page(
     id="wide_copies",
     title="Tensors are copied between CPU and GPU in a wider type than they need",
     means="""
-`x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in
-8 bits; `x.cuda().bfloat16()` copies digits that are thrown away on arrival. The link and host memory are many times
-slower than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
+`x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in 8
+bits; `x.cuda().bfloat16()` copies digits that are discarded on arrival. The link and host memory are many times slower
+than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
 """,
     detected="""
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
 the wider type that is copied, or the next cast of that shape in the step makes it narrower. Before a copy to the GPU
-also ops on each value (`.float() / 255`) that lie between the cast and the copy.
+also what the CPU computes between the cast and the copy, whatever it is (`.float() / 255`, a mean, a permutation that
+is copied, an implicit cast), as long as it keeps the number of values and draws no random numbers.
 """,
     gain=f"""
-The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU goes; one on
-the CPU goes or is added, at {calibrated.CAST_RATE.value / 1e9:g} GB of the wide type a second and core
+The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU is removed;
+one on the CPU is removed or added, at {calibrated.CAST_RATE.value / 1e9:g} GB of the wide type a second and core
 ({calibrated.CAST_RATE.low / 1e9:g} to {calibrated.CAST_RATE.high / 1e9:g}, assumed), up to
-{calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU goes from the
-CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its memory
-ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason (probability
-{calibrated.CAST_ODDS.value:g}, assumed).
+{calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU is removed
+from the CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its
+memory ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason
+(probability {calibrated.CAST_ODDS.value:g}, assumed).
 """,
     wrong="""
 A cast on the CPU in the training process can take longer than the copy saves: let the workers of the DataLoader do it.
-Where what is wide is used on both sides, it has to be cast on both.
+If both sides use the wide tensor, it has to be cast on both.
 """,
 )
 
@@ -157,9 +159,8 @@ def wide_copies(case: Analysis) -> list[WideCopy]:
         way: Literal["down", "up"] = "down" if down[node] else "up"
         chain = _chain(case, op, wide) if way == "up" else ()
         if chain:
-            found.append(
-                WideCopy(node, op, chain[-1], wide, types_in(case, chain[-1])[0], way, False, float(sizes[node]), chain)
-            )
+            (narrow,) = _read(case, chain[-1], _values(case, op))
+            found.append(WideCopy(node, op, chain[-1], wide, narrow, way, False, float(sizes[node]), chain))
             continue
         before, after = _before(case, op), _after(case, op, casts) if way == "up" else None
         for cast, at in ((before, 1), (after, 0)):
@@ -187,25 +188,47 @@ def _outer(case: Analysis, op: int) -> int:
 
 def _chain(case: Analysis, op: int, wide: str) -> tuple[int, ...]:
     """Ops of the CPU that make a tensor wide, and compute with it, right before it is copied to the GPU, the last one
-    first; empty where others come between or they launch work."""
+    first; empty where others come between, they launch work, or the tensor was wide from the start.
+
+    Whatever they are: each has the number of values that is copied, so the GPU can do the same with the narrow tensor.
+    """
     ops, parent = case.trace.ops, case.timeline.nesting.parent
-    outer, shape = _outer(case, op), _shape(case, op)
+    outer, values = _outer(case, op), _values(case, op)
     siblings = (ops.kind == OP) & (ops.thread == ops.thread[op]) & (parent == parent[outer])
     rows = np.flatnonzero(siblings & (ops.end_ns <= ops.start_ns[outer]))
+    least_ns = LEAST_NS_A_BYTE * values * (element_bytes(wide) or 0)
     found = list[int]()
     for row in rows[np.argsort(-ops.start_ns[rows], kind="stable")].tolist():
-        name, types = case.trace.text(int(ops.name[row])) or "", types_in(case, row)
-        if name in UNCHANGED:
-            continue
-        if _shape(case, row) != shape or not types:
+        if _values(case, row) <= SMALL_PART * values or ops.end_ns[row] - ops.start_ns[row] < least_ns:
+            continue  # it computes nothing large
+        read = _read(case, row, values)
+        if len(read) != 1 or _values(case, row) != values or RANDOM.search(_name(case, row)):
             return ()
         found.append(row)
-        if name in CASTS and types[0] in SHORT and _share_left(types[0], wide) < 1:
+        (type,) = read
+        if type in SHORT and _share_left(type, wide) < 1:
             on_gpu = case.nodes_within(case.ops_at(found)) & case.graph.on_gpu
             return () if on_gpu.any() else tuple(found)
-        if name not in COMPUTED or types[0] != wide:
+        if type != wide:
             return ()
     return ()
+
+
+def _name(case: Analysis, row: int) -> str:
+    return case.trace.text(int(case.trace.ops.name[row])) or ""
+
+
+def _read(case: Analysis, row: int, values: int) -> set[str]:
+    """Types of the tensors with this number of values that an op reads."""
+    each = zip(shapes_in(case, int(case.trace.ops.dims[row])), types_in(case, row), strict=False)
+    read = [type for shape, type in each if shape and math.prod(shape) == values]
+    return set(read[1:] if _name(case, row) == COPY else read)  # what is written comes first
+
+
+def _values(case: Analysis, row: int) -> int:
+    """Number of values of the largest tensor that an op is given; 0 of none."""
+    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
+    return max((math.prod(shape) for shape in shapes if shape), default=0)
 
 
 def _after(case: Analysis, op: int, casts: I64) -> int | None:
@@ -268,7 +291,7 @@ def _moved_on_gpu(one: WideCopy) -> float:
 
 
 def _launches(case: Analysis, found: Sequence[WideCopy]) -> I64:
-    """A node of the CPU for each op of the chains, in which it launches a kernel instead."""
+    """One CPU node for each op of the chains, in which the CPU launches a kernel instead."""
     rows = [row for one in found for row in one.chain]
     nodes = [np.flatnonzero(case.nodes_within(case.ops_at([row])) & ~case.graph.waits)[:1] for row in rows]
     return np.concatenate([np.empty(0, np.int64), *nodes])

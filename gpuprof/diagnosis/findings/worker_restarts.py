@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_COST_SHARE: Assumed[Share] = 0.02
-"""Share of the mean step from which on that is worth a fix."""
+"""Smallest share of the mean step for a proposal."""
 LEFT_SHARE: Assumed[Share] = 0.1
-"""What is left of the cost if the time of a worker for a batch is unknown: the first batch of an epoch is waited for
-in any case."""
+"""Share of the cost that remains if a worker's time for a batch is unknown: the training waits for the first batch of
+an epoch in any case."""
 SPREAD: Assumed[Ratio] = 1.15
 """Uncertainty factor of the step: how much of the cost was the first batch."""
 

@@ -13,7 +13,7 @@ def leaders_first(
 ) -> list[tuple[_Entry, _Entry | None]]:
     """Entries, each with the earlier one to which it is an alternative, or None: those without come first, then their
     alternatives, both in the given order. `overlaps(first, later)`: whether `later` takes off mostly what `first` does;
-    `before`: entries of a list that stands before this one.
+    `before`: entries of a list that is shown before this one.
     """
     leaders: list[_Entry] = []
     others: list[tuple[_Entry, _Entry | None]] = []

@@ -19,7 +19,7 @@ USUAL_WORKERS: Assumed[Workers] = 4
 
 
 def usual_workers(run: RunFolder) -> int:
-    """WORKERS, limited by the run's cores; at least one."""
+    """USUAL_WORKERS, limited by the run's cores; at least one."""
     return max(min(USUAL_WORKERS, int(run.cpus or USUAL_WORKERS)), 1)
 
 

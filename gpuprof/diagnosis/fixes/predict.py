@@ -51,17 +51,18 @@ class _Predicted:
 
     @property
     def odds(self) -> float:
-        """That it works at all, by how often such fixes did."""
+        """Probability that it works at all, corrected by how often such fixes did, 0 to 1."""
         return measured_odds(self.proposal.odds)
 
     @property
     def probability(self) -> float:
-        """That it gains 2 % or more."""
+        """Probability that it gains 2 % or more, 0 to 1."""
         return self.odds * probability(self.prediction.speedup, SURE_GAIN)
 
     @property
-    def without_measurements(self) -> float:
-        """The same by what is assumed of its odds: what the recording does not show is no certainty."""
+    def assumed_probability(self) -> float:
+        """The same with the odds as assumed; it decides the list, because measured programs were written to have what
+        their fixes change."""
         return self.proposal.odds * probability(self.prediction.speedup, SURE_GAIN)
 
     @property
@@ -86,9 +87,9 @@ class _Predicted:
     def list(self) -> Literal["fixes", "worth_trying"] | None:
         """The list in which it is advised; None: it is not advised."""
         speedup = self.prediction.speedup
-        if speedup.expected >= LEAST_GAIN and speedup.low >= SURE_GAIN and self.without_measurements >= CERTAIN_CHANCE:
+        if speedup.expected >= LEAST_GAIN and speedup.low >= SURE_GAIN and self.assumed_probability >= CERTAIN_CHANCE:
             return "fixes"
-        likely = 1 / self.time_left >= LEAST_GAIN and self.without_measurements >= LEAST_CHANCE
+        likely = 1 / self.time_left >= LEAST_GAIN and self.assumed_probability >= LEAST_CHANCE
         return "worth_trying" if likely else None
 
     def share_left(self, left_ns: float | None) -> float:
@@ -232,10 +233,10 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     speedup = one.prediction.speedup
     if one.list is None and one.proposal.needs and time_left(speedup) * LEAST_GAIN <= 1:
         return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
-    if one.list is None and speedup.expected >= LEAST_GAIN and one.without_measurements < LEAST_CHANCE:
+    if one.list is None and speedup.expected >= LEAST_GAIN and one.assumed_probability < LEAST_CHANCE:
         return (
             f"shortens {case.unit.a} by {100 * (SURE_GAIN - 1):.0f} % with a probability of"
-            f" {one.without_measurements:.2f} only"
+            f" {one.assumed_probability:.2f} only"
         )
     if one.list is None:
         text = small_change(case, one.proposal, speedup)

@@ -67,7 +67,7 @@ class PredictedSteps:
         made: Graph | None = None, count: int = 0,
     ) -> Callable[[], float]:  # fmt: skip
         """Starts to simulate a graph after the changes of some proposals; returns a function that waits for the mean
-        step, ns. Effects on batches and lumps count, too; a larger batch takes its workers longer.
+        step, ns. Effects on batches and lumps also count; a larger batch takes its workers longer.
 
         `mean`: how to compute the mean step, if not as for the case; `made`: the graph with the first `count` changes
         applied, if it exists already.
@@ -237,7 +237,7 @@ def prediction(steps: PredictedSteps, proposals: Sequence[Proposal]) -> Predicti
     quick, slow = (math.log(then() / expected) for _, then in paces[:2])
     most = math.log(expected / shortest) if shortest > 0 else math.inf
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
-    # Another process may be faster with a larger batch, too, but gains no more than the batch's work.
+    # Another process may also be faster with a larger batch, but gains no more than the batch's work.
     noise = math.log1p(process_noise(host_share()))
     scatter = change_noise(case.mean_ns / expected)
     down = min(max(_away(*shorter, max(-quick, 0.0)), scatter), most)
@@ -252,8 +252,8 @@ def prediction(steps: PredictedSteps, proposals: Sequence[Proposal]) -> Predicti
 
 
 def _energy(steps: PredictedSteps, ordered: Sequence[Proposal], step: Range) -> Range | None:
-    """Energy of the step with some fixes, J: with the step's interval, the best and the worst case of each fix, and
-    what the estimate itself is off by."""
+    """Energy of the step with some fixes, J: with the step's interval, the best and the worst case of each fix, and the
+    error of the estimate itself."""
     usual = [p.change for p in ordered]
     others = [[*usual[:i], one, *usual[i + 1 :]] for i, p in enumerate(ordered) for one in (p.best, p.worst) if one]
     found = steps.joules([usual, *others], step)

@@ -1,8 +1,9 @@
-"""Energy of a step with a fix: what the board takes while it waits, and what its work takes on top of that.
+"""Energy of a step with a fix: what the board draws while it waits, and what its work draws in addition.
 
 The run measured the board's power over its steps, and the replay knows the step and the GPU's work after a fix. A board
-whose clocks are up takes `POWER_WAITING` of its limit whatever it does; by what limits a kernel, it takes more while
-the kernel runs (see gpuprof.projection.cost). How much more is scaled so that the recorded step comes out as measured.
+whose clocks are up draws `POWER_WAITING` of its limit whatever it does, and more while a kernel runs, depending on what
+limits the kernel (see gpuprof.projection.cost). This additional power is scaled so that the recorded step has the
+measured energy.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ POWERS = {
 """What limits a kernel → the board's power while it runs, as a share of its limit. A copy from or to the CPU moves a
 hundredth of what memory can, and counts as waiting; so do collectives."""
 MOST_ABOVE_LIMIT: Assumed[Ratio] = 1.05
-"""Mean power of a step over the board's limit, at most: boards hold their limit to a few percent."""
+"""Largest mean power of a step / the board's limit: boards hold their limit to a few percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class StepEnergy:
     waiting_w: float
     """Power of the waiting boards, W."""
     most_w: float
-    """The boards' limit, or what they were measured to take if that is more, W."""
+    """The boards' limit, or their measured power if that is more, W."""
     above_w: F64
-    """For each node of the graph, the power above that of waiting while it runs, W; 0 for CPU work."""
+    """For each node of the graph, the power while it runs beyond that of waiting, W; 0 for CPU work."""
     steps: int
     """Recorded steps in the graph."""
 

@@ -1,5 +1,5 @@
-"""Two fixes of which neither gains alone: the GPU and the CPU, or the CPU and the workers, hold up a step at the same
-time, so that relieving one of them leaves the other."""
+"""Two fixes, neither of which gains alone: the GPU and the CPU, or the CPU and the workers, both limit a step, so that
+relieving one of them leaves the other."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpuprof.diagnosis.result.fix import Fix, joined
 from gpuprof.units import Assumed, Convention, Entries, Share
 
 LEAST_TAKEN: Assumed[Share] = 0.05
-"""Share of the step that each of the two has to take off the GPU's or the CPU's work."""
+"""Smallest share of the step that each of the two removes from the GPU's or the CPU's work."""
 BALANCED_ODDS: Assumed[Share] = 0.85
-"""Probability that the two limits are as near to each other as they are in the replayed step."""
+"""Probability that the two limits are as close to each other as in the replayed step."""
 MOST_TRIED: Convention[Entries] = 3
-"""Fixes of either side that are tried together, those that take off most."""
+"""Most fixes of either side that are tried together, those that remove most."""
 
 Named = tuple[str, Proposal]
 
 
 def best_pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> tuple[Named, Named] | None:
     """The two fixes, one that relieves the GPU and one that relieves the CPU, that shorten the step most together; None
-    where no two gain enough. Larger batches do not count."""
+    if no two gain enough. Larger batches do not count."""
     case = steps.case
     found = [(one, *_taken(case, one[1])) for one in ruled_out if one[1].work == 1 and not one[1].parts]
     gpu = _largest([(one, on_gpu) for one, on_gpu, _ in found])
@@ -44,7 +44,7 @@ def best_pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> tuple[Named,
 
 
 def as_one(a: Proposal, b: Proposal) -> Proposal:
-    """Both as one fix, which is made by hand."""
+    """Both as one fix, which the user applies by hand."""
     low, usual, high = (one + other for one, other in zip(a.once_ns, b.once_ns, strict=True))
     return replace(
         a,

@@ -30,9 +30,9 @@ class LongCopy:
     op: str | None
     """The op that copies."""
     ns: int
-    """Time of the copy, without waiting for earlier work."""
+    """Time of the copy, ns, without waiting for earlier work."""
     step_ns: int
-    """The iteration that contains it."""
+    """Length of the iteration that contains it, ns."""
     steps: int
     """Iterations with such a copy."""
     of: int

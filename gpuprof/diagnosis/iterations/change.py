@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.iterations.titles import TITLES
 from gpuprof.diagnosis.result.fix import Fix, as_fix
-from gpuprof.diagnosis.result.iteration_model import Change, IterationRange
+from gpuprof.diagnosis.result.iteration_model import Change
+from gpuprof.value_range import Range
 
 
 def change(
@@ -20,6 +21,6 @@ def change(
     id_, at = (named, 0) if isinstance(named, str) else named
     written = as_fix(fix)
     high, expected, low = (max(round(mean_ns - min(max(ns, 0.0), mean_ns)), 1) for ns in saved)
-    found = IterationRange(low, expected, high)
+    found = Range(low, expected, high)
     speedup = mean_ns / expected
     return Change(id_, TITLES[id_][at], str(written), found, speedup, basis, changes, written.settings, written.patch)

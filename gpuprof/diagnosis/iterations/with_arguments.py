@@ -1,7 +1,7 @@
 """What the iteration would take with other values of the trainer's arguments.
 
 Decode steps scale with the longest completion; a decode step, and a pass over the completions, takes longer with more
-sequences only where the GPU limits it; what waits does not. All times are of the mean iteration, in nanoseconds.
+sequences only where the GPU limits it; waiting does not. All times are of the mean iteration, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from gpuprof.bounds import Whole
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.recorded_shares import busy_share
 from gpuprof.diagnosis.iterations.trainer import Trainer
-from gpuprof.diagnosis.result.iteration_model import Iteration, IterationRange
+from gpuprof.diagnosis.result.iteration_model import Iteration
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
 from gpuprof.record.trainer_arguments import ACCUMULATION
@@ -27,20 +29,20 @@ Expected = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What arguments multiply, compared with the iteration as it is."""
+    """Factors on an iteration's quantities, relative to the iteration as it is."""
 
     length: float = 1.0
     """Tokens of the longest completion."""
     shortest: float = 1.0
     """The least that `length` may become: longer completions may end by themselves."""
     sequences: float = 1.0
-    """Completions that a pass holds."""
+    """Completions in a pass."""
     batches: float = 1.0
-    """Batches of that size that one generation is for, each with an optimizer step of its own."""
+    """Batches of that size per generation, each with its own optimizer step."""
     epochs: float = 1.0
     """Optimizer steps on the same completions."""
     accumulated: float = 1.0
-    """Batches of that size that an optimizer step takes together, with one generation for all of them."""
+    """Batches of that size per optimizer step, with one generation for all of them."""
     reference: bool = True
     """Whether the reference's log-probabilities are still computed."""
     recomputed: int = 0
@@ -65,7 +67,7 @@ class PhaseChange:
     phase: str
     ns: int
     """As it is."""
-    then: IterationRange
+    then: Annotated[Range, Whole()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +77,15 @@ class WithArguments:
     arguments: Mapping[str, Value]
     was_ns: int
     """As it is."""
-    iteration_ns: IterationRange
+    iteration_ns: Range
     completions: float
-    """An iteration's, over those it has now."""
+    """Completions of an iteration / those it has now."""
     speedup: Range
-    """Completions per second, over those of now."""
+    """Completions per second / those of now."""
     phases: tuple[PhaseChange, ...]
     """Those that change, in the order of an iteration."""
     basis: tuple[str, ...]
-    """What the figures rest on, and what they assume."""
+    """What the figures are based on, and what they assume."""
 
 
 _SIDES = ("low", "expected", "high")
@@ -103,7 +105,7 @@ def with_arguments(iteration: Iteration, trainer: Trainer, arguments: Mapping[st
     low, expected, high = _whole(iteration, phases)
     completions, was = asked.completions, iteration.mean_ns
     return WithArguments(
-        dict(arguments), was, IterationRange(low, expected, high), completions,
+        dict(arguments), was, Range(low, expected, high), completions,
         Range(*(completions * was / ns for ns in (high, expected, low))), phases,
         tuple(dict.fromkeys((*asked.basis, *_assumed(iteration, asked)))),
     )  # fmt: skip
@@ -118,7 +120,7 @@ def _changed(iteration: Iteration, asked: Factors) -> tuple[PhaseChange, ...]:
     """The phases that change, in the order of an iteration."""
     changed = [(one.phase, one.ns, _sides(iteration, one.phase, one.ns, asked)) for one in iteration.phases]
     return tuple(
-        PhaseChange(phase, round(ns), IterationRange(*(round(max(one, 0.0)) for one in then)))
+        PhaseChange(phase, round(ns), Range(*(round(max(one, 0.0)) for one in then)))
         for phase, ns, then in changed
         if any(abs(one - ns) >= 0.5 for one in then)
     )
@@ -175,8 +177,8 @@ def _with_recomputation(iteration: Iteration, ns: float, forwards: int) -> Expec
 
 
 def _log_probabilities(iteration: Iteration, one: Expected, asked: Factors) -> Expected:
-    """The passes without gradients: one fewer without a reference; one more for the old policy, where the completions
-    are trained on in more than one step and were in one."""
+    """The passes without gradients: one fewer without a reference; one more for the old policy, if the completions are
+    now used in more than one optimizer step and were used in one."""
     passes = max(iteration.log_probability_passes or 1.0, 1.0)
     left = passes - (0.0 if asked.reference else 1.0)
     again = _old_policy_too(iteration, asked)
@@ -185,12 +187,13 @@ def _log_probabilities(iteration: Iteration, one: Expected, asked: Factors) -> E
 
 
 def _old_policy_too(iteration: Iteration, asked: Factors) -> bool:
-    """Whether completions that were trained on in one optimizer step are so in several."""
+    """Whether completions that were used in one optimizer step are now used in several."""
     return asked.batches * asked.epochs > 1 and iteration.steps == 1
 
 
 def _rewards(iteration: Iteration, ns: float, completions: float) -> Expected:
-    """Those that compute take longer for more completions; of those that wait it is not known."""
+    """The reward phase of ns: functions that compute take longer for more completions; whether those that wait do is
+    unknown."""
     waiting = min(float(sum(one.ns for one in iteration.rewards if one.waits)), ns)
     computing = (ns - waiting) * completions
     sides = sorted((computing + waiting, computing + waiting * completions))
@@ -198,10 +201,9 @@ def _rewards(iteration: Iteration, ns: float, completions: float) -> Expected:
 
 
 def _scaled(ns: float, busy: float | None, times: float) -> Expected:
-    """CPU and GPU time ns of a pass, of which the GPU works the share `busy`, with `times` the work.
-
-    More work costs what the GPU then takes beyond the CPU's launches. Less work is not faster than the CPU: where that
-    limits (busy is small) nothing is gained. busy None: not known, so between nothing and all of it.
+    """Time of a pass of ns, during which the GPU works the share `busy`, with `times` the work. More work costs only
+    the GPU time that exceeds the CPU's launches. Less work is not faster than the CPU: where that limits (busy is
+    small) nothing is gained. busy None: not known, so between nothing and all of it.
     """
     if times == 1.0:
         return ns, ns, ns
@@ -215,7 +217,7 @@ def _scaled(ns: float, busy: float | None, times: float) -> Expected:
 
 
 def _times_each(one: Expected, times: float) -> Expected:
-    """As often as `times`; what comes or goes is not known better than steps of different iterations are alike."""
+    """A phase that occurs `times` as often; what is added or removed is uncertain by the scatter between iterations."""
     spread = calibrated.SPREAD.value * abs(times - 1)
     return one[0] * max(times - spread, 0.0), one[1] * times, one[2] * (times + spread)
 
@@ -225,7 +227,7 @@ def _times_each(one: Expected, times: float) -> Expected:
 
 def _length(asked: Factors, iteration: Iteration, trainer: Trainer, name: str, value: Value) -> Factors:
     found, new = iteration.generation, _count(name, value)
-    # Where the trainer does not keep the completions' lengths, the forward passes of the loop are.
+    # If the trainer does not keep the completions' lengths, the number of forward passes of the loop is used.
     longest = None if found is None else found.longest or found.forwards
     if not longest:
         raise GpuprofError(f"{name}: how long the completions are was not recorded, so its effect is not known")
@@ -322,7 +324,7 @@ def _count(name: str, value: Value) -> float:
 
 
 def _number(value: object) -> float:
-    """A value that may be anything in JSON; nan if it is no number, or none that is finite."""
+    """A JSON value as a number; nan if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:

@@ -169,7 +169,7 @@ def rare_step(number: I64, ns: F64, waited_ns: F64) -> RareStep | None:
 def line(work: F64, ns: F64, others: tuple[F64, F64] | None = None) -> tuple[float, float]:
     """(a, b) of the least-squares line ns = a + b · work with b ≥ 0: more work never takes less time.
 
-    others: (ns, work) of more points, on another line with the same slope b.
+    others: (ns, work) of further points, on another line with the same slope b.
     """
     product = square = 0.0
     for one_work, one_ns in ((work, ns), *(((others[1], others[0]),) if others and len(others[0]) else ())):

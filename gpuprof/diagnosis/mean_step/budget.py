@@ -29,8 +29,8 @@ from gpuprof.units import Assumed, Share, Steps
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that appear in the first steps of their kind and then stop, unless they are seen to recur."""
 WARM_UP_STEPS: Assumed[Steps] = 3
-"""First steps of a stretch, which may still be warming up: one is if more of its time than a calibrated multiple of the
-usual step is explained neither by its work nor by a measured cause."""
+"""First steps of a stretch, which may still be warming up: a step is warming up if its unexplained time (neither by its
+work nor by a measured cause) exceeds a calibrated multiple of the usual step."""
 LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A cause counts for a step if it took at least this share of the usual step."""
 FEWEST_OF_MEAN: Assumed[Steps] = 4

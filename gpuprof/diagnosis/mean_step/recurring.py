@@ -51,7 +51,7 @@ def recurring(
     an unmeasured cause are `periodic`. Intervals that the program's settings give are known already.
 
     stretch: rows of the free-running stretch. work: of every step of the run, if known. starts: the result of
-    `worker_starts`, which are not looked at.
+    `worker_starts`; these steps are left out.
     """
     steps, timed = folder.steps, _unprofiled(folder)
     rows, number, usual, excess = timed.rows, timed.number, timed.usual_ns, timed.excess_ns

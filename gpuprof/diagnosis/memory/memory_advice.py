@@ -13,7 +13,7 @@ from gpuprof.diagnosis.projection_input.memory import weight_bytes
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.advice import Advice, Bounds, Fits, Moved, PeakPart, Remedy
+from gpuprof.memory.advice import Advice, Fits, Moved, PeakPart, Remedy
 from gpuprof.projection.memory.footprint import Footprint
 from gpuprof.projection.memory.memory import RecordedMemory, fit, usable_bytes
 from gpuprof.projection.memory.memory_fixes import (
@@ -26,6 +26,7 @@ from gpuprof.projection.memory.paging import moved_ns
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.subject import Subject
 from gpuprof.units import Assumed, Ratio
+from gpuprof.value_range import Range
 
 TOGETHER = "together"
 MUCH_UNUSED: Assumed[Ratio] = 1.05
@@ -91,15 +92,15 @@ def fits(gpu: Gpu, found: Footprint, subject: Subject, paged_bytes: float = 0.0)
 
 def _moved(gpu: Gpu, state_bytes: float) -> Moved | None:
     found = moved_ns(gpu, state_bytes) if state_bytes else None
-    return None if found is None else Moved(round(state_bytes), Bounds(*map(round, found)))
+    return None if found is None else Moved(round(state_bytes), Range(*map(round, found)))
 
 
-def _largest(found: MemoryFit) -> Bounds | None:
+def _largest(found: MemoryFit) -> Range | None:
     ends = found.largest_batch_low, found.largest_batch, found.largest_batch_high
     low, likely, high = ends
     if low is None or likely is None or high is None:
         return None
-    return Bounds(low, likely, high)
+    return Range(low, likely, high)
 
 
 def _remedy(
@@ -117,7 +118,7 @@ def _remedy(
     if fix.change is None:
         return Remedy(fix.id, fix.title, None, None, None, None, changes, fix.unknown, ())
     after = fix.change(found)
-    low, likely, high = (round(end) for end in after.peak_bytes(memory.recorded.tokens))
+    low, likely, high = (max(round(end), 0) for end in after.peak_bytes(memory.recorded.tokens))
     step, why = step_with(made_of, case, memory)
     if step is not None and fix.moved_bytes:
         room = usable_bytes(subject.gpu, subject.memory_bytes) - likely
@@ -125,7 +126,7 @@ def _remedy(
     return Remedy(
         id=fix.id,
         title=fix.title,
-        peak_bytes=Bounds(low, likely, high),
+        peak_bytes=Range(low, likely, high),
         saved_bytes=round(found.peak_bytes(memory.recorded.tokens)[1]) - likely,
         step_ns=step,
         step_unknown=why,
@@ -135,10 +136,10 @@ def _remedy(
     )
 
 
-def _with_paging(step: Bounds, state_bytes: float, gpu: Gpu, room_bytes: float) -> Bounds:
+def _with_paging(step: Range, state_bytes: float, gpu: Gpu, room_bytes: float) -> Range:
     """The recorded step with paged optimizer state if `room_bytes` of GPU memory are free."""
     more = moved_ns(gpu, state_bytes, room_bytes) or (0.0, 0.0, 0.0)
-    return Bounds(*(round(ns + each) for ns, each in zip((step.low, step.expected, step.high), more, strict=True)))
+    return Range(*(round(ns + each) for ns, each in zip((step.low, step.expected, step.high), more, strict=True)))
 
 
 def _chosen(fixes: Sequence[MemoryFix], names: Sequence[str], memory: RecordedMemory) -> list[MemoryFix]:
@@ -182,7 +183,7 @@ def _segments(memory: RecordedMemory) -> list[Remedy]:
     if memory.reserved_bytes is None or memory.reserved_bytes < MUCH_UNUSED * left:
         return []
     why = "mapping pages takes CPU time that is not in the recording"
-    return [Remedy("expandable_segments", "expandable segments", Bounds(peak, peak, peak),
+    return [Remedy("expandable_segments", "expandable segments", Range(peak, peak, peak),
                    memory.reserved_bytes - left, None, why, None, None, ())]  # fmt: skip
 
 

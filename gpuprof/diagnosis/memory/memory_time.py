@@ -9,12 +9,12 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.memory_remedy import Priced
 from gpuprof.diagnosis.fixes.memory_remedies import offered_by
 from gpuprof.diagnosis.fixes.predicted_step import predict_together
-from gpuprof.memory.advice import Bounds
 from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import MemoryFix
+from gpuprof.value_range import Range
 
 
-def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
+def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory) -> tuple[Range | None, str | None]:
     """The mean step for the recorded work with one or several changes, ns; or why it is unknown."""
     found: list[Priced] = []
     for fix in fixes:
@@ -26,7 +26,7 @@ def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory
     step = predict_together(case, proposals)
     work = math.prod(proposal.work for proposal in proposals)
     ends = zip((step.low, step.expected, step.high), *(one.more_ns for one in found), strict=True)
-    return Bounds(*(round(ns / work + sum(more)) for ns, *more in ends)), None
+    return Range(*(round(ns / work + sum(more)) for ns, *more in ends)), None
 
 
 def _priced(fix: MemoryFix, case: Analysis, memory: RecordedMemory) -> Priced | str:

@@ -1,4 +1,4 @@
-"""Several ranks of one training: which one the others wait for, and what that rank does more than they do.
+"""Several ranks of one training: which one the others wait for, and which additional work that rank does.
 
 Each recording is read once and becomes a digest; the digests are replayed together, as recorded, without the profiler,
 and with each rank, host, group and stage as fast as its peers.

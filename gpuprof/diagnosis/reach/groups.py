@@ -46,7 +46,7 @@ def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[t
 def of_one_cause(
     case: Analysis, groups: list[tuple[str, Mask]], waiting: bool = False
 ) -> Iterator[tuple[str, Mask]]:  # fmt: skip
-    """All groups as one, named after the largest; nothing without any. `waiting`: sizes are waiting times."""
+    """All groups as one, named after the largest; empty if there are none. `waiting`: sizes are waiting times."""
     alone = largest_first(case, groups, waiting)
     if not alone:
         return

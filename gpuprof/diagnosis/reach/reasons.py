@@ -22,17 +22,17 @@ from gpuprof.units import Assumed, Launches, Ns, Published, Ratio, Share, Versio
 FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
 TAIL_SHARE: Assumed[Share] = 0.4
-"""A last wave that fills less than this share of the SMs is a tail."""
+"""A last wave of blocks that fills less than this share of the SMs is a tail."""
 FIRST_USE: Assumed[Ratio] = 5.0
 """A first run that takes this many times as long as later ones loads code or tries candidates."""
 HELD_BACK: Assumed[Share] = 0.2
 """Smallest share of samples with a throttled clock that counts as a reason."""
 FEWEST_PASSES: Assumed[Launches] = 3
-"""Kernels a step that read or write tensors of one shape from which on their number is a reason."""
+"""Fewest kernels per step over tensors of one shape for their number to be a reason."""
 LARGE_PART: Assumed[Share] = 0.5
-"""Part of an item's time that kernels of one shape, or short ones, must take to be its reason."""
+"""Smallest share of an item's time in kernels of one shape, or in short ones, for them to be its reason."""
 SHORT_NS: Assumed[Ns] = 5_000.0
-"""A kernel this short mostly starts and ends: it is as fast with next to nothing to do."""
+"""A kernel this short, ns, mostly starts and ends: it takes as long with next to nothing to do."""
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)

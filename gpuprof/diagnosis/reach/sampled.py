@@ -25,13 +25,13 @@ PART_SHARE: Assumed[Share] = 0.2
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
-    """The function that runs in some nodes of the training thread; None without samples there, or if no function has
+    """The function that runs or waits in some nodes of the training thread; None without samples there, or if none has
     half of them."""
     found = placed(case)
     if found is None:
         return None
     stacks, where = found
-    weight = weights(case, where, nodes & (case.graph.lane == case.timeline.main_thread) & (case.graph.duration_ns > 0))
+    weight = weights(case, where, nodes & (case.graph.lane == case.timeline.main_thread))
     if weight.sum() < FEWEST_SAMPLES:
         return None
     inside: dict[int, float] = defaultdict(float)

@@ -14,8 +14,8 @@ from gpuprof.timeline.unit import Unit
 
 
 def fits_the_gpu(steps: Steps, timeline: Timeline) -> bool:
-    """Whether the unprofiled step takes as long as the GPU works on what a recorded step launched. So it is where the
-    CPU runs ahead: the recorded steps are those of the CPU, and shorter."""
+    """Whether the unprofiled step takes as long as the GPU needs for what a recorded step launched. This happens if the
+    CPU runs ahead: recorded steps are spans of CPU time, and then shorter."""
     gpu, rows = timeline.trace.gpu, timeline.members[timeline.links.call[timeline.members] >= 0]
     if steps.unprofiled_ns is None or not len(rows) or not steps.count:
         return False

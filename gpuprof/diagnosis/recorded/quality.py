@@ -37,7 +37,8 @@ def quality_of(
 
 
 def of_timed_iterations(quality: Quality) -> Quality:
-    """Of a training without a GPU whose iterations were timed: that too few steps were is no fault then."""
+    """The quality of a recording without a GPU whose iterations were timed: that too few steps were timed is then no
+    fault."""
     said = Issue("no_gpu_events", "info", _TIMED_ITERATIONS)
     return judged(tuple(said if one.message == _ON_CPU else one for one in quality.issues))
 

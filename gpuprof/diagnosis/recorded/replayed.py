@@ -81,8 +81,8 @@ def _explained(graph: Graph) -> float:
 
 
 def _unlaunched_share(graph: Graph) -> float:
-    """Of the GPU's time, work whose launch was not recorded; not what earlier steps had queued, which `carried_over`
-    takes out."""
+    """Share of GPU time in work whose launch was not recorded, without work that earlier steps had queued, which
+    `carried_over` removes."""
     ns = np.where(graph.on_gpu, graph.duration_ns, 0.0)
     total = float(ns.sum())
     return float(ns[graph.call < 0].sum()) / total if total else 0.0

@@ -8,6 +8,7 @@ from typing import Annotated
 from gpuprof.bounds import OneOf, Positive, Share, Words
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.result.fix import Patch, Setting
+from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +94,6 @@ class Unrecorded:
 
 
 @dataclass(frozen=True, slots=True)
-class IterationRange:
-    """An expected iteration and its interval, ns."""
-
-    low: int
-    expected: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """Something that would shorten the iteration, computed from its budget."""
 
@@ -109,7 +101,7 @@ class Change:
     title: Words
     fix: Words
     """In the trainer's own arguments."""
-    iteration_ns: IterationRange
+    iteration_ns: Range
     speedup: float
     basis: str
     """What the figure rests on, and what it assumes."""

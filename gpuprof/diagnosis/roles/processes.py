@@ -26,7 +26,7 @@ def of_phase_log(log: PhaseLog, offset_ns: int) -> Process:
     """The process of a phase log. Between marks it waits if its thread used hardly any CPU time, otherwise it works.
 
     offset_ns: added to its clock. Of several threads the one with most marks is followed; phases that others mark while
-    it waits count as work, too.
+    it waits also count as work.
     """
     threads: dict[int, list[Mark]] = {}
     for mark in log.marks:

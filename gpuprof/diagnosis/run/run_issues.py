@@ -23,7 +23,7 @@ it is 10–20 %."""
 SKEWED_MEAN: Assumed[Share] = 0.10
 """If the mean exceeds the usual step by more than this share without a measured cause, a note says so."""
 THROTTLED_SAMPLES: Assumed[Share] = 0.10
-"""Share of samples with a throttled clock from which on the mean clock drops noticeably."""
+"""Smallest share of samples with a throttled clock for an issue: from there on the mean clock drops noticeably."""
 FEWEST_SAMPLES: Assumed[Samples] = 2
 """Fewest throttled samples: a single one in a short baseline may be chance."""
 

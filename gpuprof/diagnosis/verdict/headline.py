@@ -99,7 +99,7 @@ TAKING_TURNS_IDLE: Assumed[Share] = 1 / 3
 """If the GPUs of one process are idle for at least this share of the step on average, the headline says that they take
 turns."""
 MOSTLY_UNKNOWN: Assumed[Share] = 1 / 3
-"""Share of the step that is waiting for no known reason, from which on that is the headline of an unclear verdict."""
+"""Smallest share of the step that is waiting for no known reason for that to be the headline of an unclear verdict."""
 SECOND_REASON_SHARE: Assumed[Share] = 0.2
 """Smallest share of the waiting for the CPU at which a second reason is named with the first."""
 LEAST_NAMED_SHARE: Assumed[Share] = 0.05
@@ -116,7 +116,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def key_and_why(diagnosis: Diagnosis) -> str:
-    """The key; with what it means where the headline names something else."""
+    """The key, with what it means if the headline names something else."""
     said, verdict = key(diagnosis), diagnosis.verdict
     if not said or diagnosis.iteration is not None or verdict.unclear or verdict.bound == "balanced":
         return said

@@ -32,8 +32,8 @@ _CLOSE = "what would gain most differs within the noise of what was measured"
 """Why the verdict is unclear if the recording lacks nothing."""
 
 NEEDED = ("launch", "python", "unknown", "slow_call")
-"""Parts of the CPU's time that every training has, and what is not known: slow calls only where nothing says what they
-do."""
+"""Parts of CPU time that every training has, and those of unknown cause (slow calls are `slow_call` only if their kind
+is unknown)."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
@@ -60,9 +60,9 @@ def host_cause(graph: Graph) -> str | None:
     """Which part of the CPU's time limits the step: launches, Python, allocations, or waiting for the device.
 
     Waits of synchronising calls count with the gain of the step without them, including refilling the queue; waits of
-    calls that free memory (cudaFree waits for the device) count for the allocator. As for the verdict, twice what half
-    the time gains counts, at most what none of it gains. Of causes whose gains cannot be distinguished it is one that a
-    training can do without: any but launches and Python. None if most is unrecorded time.
+    calls that free memory (cudaFree waits for the device) count for the allocator. As for the verdict, a cause counts
+    with twice the gain of halving its time, at most the gain of removing it. If gains cannot be distinguished, a cause
+    that a training can do without comes before launches and Python. None if most is unrecorded time.
     """
     step = step_of(graph)
     cause = host_causes(graph)
@@ -151,8 +151,8 @@ def with_doubts(
 
 
 def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -> Bound | None:
-    """What binds if `bound` does not: the next resource by what it would gain, the device by its largest part. Where
-    none would gain much, communication if that much of the step is nothing else. None where no other would gain
+    """What limits the step if `bound` does not: the next resource by its gain, the device by its largest part. If none
+    would gain much, communication, if enough of the step is communication alone. None where no other would gain
     anything that can be distinguished from nothing: what the step hardly uses does not limit it."""
     values: dict[Bound, float] = {name: getattr(found, name) for name in RESOURCES if name != "device"}
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
@@ -190,7 +190,7 @@ def confidence(
     """The share of draws in which the verdict stays.
 
     A draw takes the CPU's time as it is or at either end of its range, likewise the mean step if some steps are longer
-    than the usual one, and adds noise to every sensitivity, of which none exceeds what an absence gains.
+    than the usual one, and adds noise to every sensitivity; none exceeds the gain of removing the resource.
     """
     now = capped(found, gain_without(removal.graph, mean))
     others = [(graph, mean) for graph in (removal.quicker, removal.slower)]

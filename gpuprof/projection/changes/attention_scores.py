@@ -1,9 +1,8 @@
-"""Work on scores of attention that are written out: matrices whose two sides are both the sequence.
+"""Work on attention scores that are written to memory: matrices whose two sides are both the sequence length.
 
-Eager attention multiplies queries with keys, adds a mask, takes a softmax, drops out, and multiplies with the values;
-all of it, and its backward pass, scales with the square of a sample's length. It is recognised by its shapes: a softmax
-over [batch, heads, sequence, sequence] names the lengths, and what any other op does with such a matrix is of the same
-kind.
+Eager attention multiplies queries with keys, adds a mask, takes a softmax, applies dropout, and multiplies with the
+values; all of this, and its backward pass, scales with the square of a sample's length. It is recognised by shapes: a
+softmax over [batch, heads, sequence, sequence] gives the lengths, and every other op on such a matrix is part of it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ Shape = tuple[int, ...]
 
 @remembered
 def on_attention_scores(timeline: Timeline) -> Mask:
-    """GPU events of the trace that work on such matrices. Softmaxes whose shape is not known are taken to."""
+    """Mask of the trace's GPU events that work on such matrices. Softmaxes of unknown shape are assumed to."""
     return _on_attention_scores(timeline, _shapes(timeline))
 
 
 def score_elements(timeline: Timeline) -> F64:
-    """Scores of each softmax over them in the window's forward passes."""
+    """Number of scores of each softmax over such a matrix in the window's forward passes."""
     known = _shapes(timeline)
     rows = timeline.members[(timeline.category == _SOFTMAX)[timeline.members]]
     rows = rows[timeline.phase[rows] == FORWARD]
@@ -60,7 +59,7 @@ def _texts(timeline: Timeline) -> np.ndarray:
 
 
 def _shapes(timeline: Timeline) -> dict[int, list[Shape]]:
-    """Id of a text → shapes of matrices and what has more dimensions, of ops that launched GPU work."""
+    """Id of a text → shapes with two or more dimensions, for ops that launched GPU work."""
     found = {}
     for text in np.unique(_texts(timeline)).tolist():
         if text != NO_TEXT:
@@ -89,7 +88,7 @@ def _is_shape(value: object) -> bool:
 
 
 def _scores(shapes: list[Shape] | None) -> Shape | None:
-    """The first shape of a softmax, if it is one of scores: square, but for one more column that a sink takes."""
+    """The first shape of a softmax, if it is over scores: square, except for one more column for an attention sink."""
     if not shapes or len(shapes[0]) < 3:
         return None
     *_, rows, columns = shapes[0]
@@ -97,7 +96,8 @@ def _scores(shapes: list[Shape] | None) -> Shape | None:
 
 
 def _is_square(shape: Shape, lengths: set[int], heads: set[int]) -> bool:
-    """Of three dimensions also the first must be that of scores: [batch, sequence, width] may be square by chance."""
+    """Whether it is the shape of scores. With three dimensions the first must be that of scores, too: [batch, sequence,
+    width] may be square by chance."""
     *leading, rows, columns = shape
     if rows not in lengths or columns - rows not in (0, 1):
         return False
@@ -105,7 +105,7 @@ def _is_square(shape: Shape, lengths: set[int], heads: set[int]) -> bool:
 
 
 def _makes_square(shapes: list[Shape], lengths: set[int], heads: set[int]) -> bool:
-    """Whether a product of the last two of these is such a matrix."""
+    """Whether multiplying the last two of these gives such a matrix."""
     if len(shapes) < 2:
         return False
     left, right = shapes[-2:]

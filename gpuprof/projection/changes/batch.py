@@ -32,15 +32,14 @@ if TYPE_CHECKING:
     from gpuprof.timeline.timeline import Timeline
 
 PERSISTENT_BLOCKS: Assumed[Share] = 0.9
-"""Blocks for each SM. A kernel with just about one goes through its tiles in a loop, and has fewer to do
-for fewer tokens."""
+"""Blocks per SM. A kernel with about one block per SM loops over its tiles, and has fewer of them for fewer tokens."""
 LARGEST_SCALAR_BYTES: Assumed[Bytes] = 1024
-"""Bytes of a copy to the host up to which it is of single values: the loss, a norm, a flag."""
+"""A copy to the host of up to this many bytes is of single values: the loss, a norm, a flag."""
 EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
 _OF_WEIGHTS = [KINDS.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")]
 ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
-"""Bytes of a weight by the format of the matmul; half precision where that is not known."""
+"""Bytes per weight by the format of the matmul; those of half precision if it is not known."""
 
 
 def model_phases(graph: Graph) -> Mask:
@@ -52,13 +51,13 @@ def another_batch(
     graph: Graph, growth: F64, factor: float, samples: float | None = None,
     of_a_round: float = calibrated.ROUND.rising[1], rounds: I64 | None = None,
 ) -> Callable[[Graph], Graph]:  # fmt: skip
-    """The change that makes a step's work that of `factor` times the tokens, in `samples` times the samples (None: as
-    many times).
+    """The change that gives a step `factor` times the tokens, in `samples` times the samples (None: in `factor` times).
 
-    growth: per GPU event of the trace how many times as long it takes. Copies of batches and of results, preparing
-    samples, and collectives that exchange tokens grow with the tokens; the host does the same otherwise, but for
-    samples that go through attention one after another, each of which takes `of_a_round` of what a recorded one does.
-    rounds: `rounds_of` the graph, where it is known already.
+    growth: for each GPU event of the trace, how many times as long it takes. Copies of batches and of results,
+    preparing samples, and collectives that exchange tokens grow with the tokens. Other CPU work stays the same, except
+    for samples that go through attention one after another: each more takes `of_a_round` of the CPU time of a recorded
+    one.
+    rounds: `rounds_of` the graph, if already known.
     """
     trace = graph.timeline.trace
     per_event = np.append(growth, 1.0)[graph.gpu_row]
@@ -84,12 +83,12 @@ def another_batch(
 
 @remembered
 def exchanges_tokens(graph: Graph) -> Mask:
-    """Nodes of collectives that move tokens between ranks (experts, tables of embeddings, stages of a pipeline): those
-    of weights and gradients move the same for any batch."""
+    """Nodes of collectives that move tokens between ranks (experts, embedding tables, pipeline stages). Collectives of
+    weights and gradients move the same for any batch."""
     timeline = graph.timeline
     trace = timeline.trace
     named = trace.rows_named(trace.gpu.name, EXCHANGE.search)
-    if named.any():  # NCCL's SendRecv kernel also runs collectives that have none of their own
+    if named.any():  # NCCL's SendRecv kernel also runs collectives that have no kernel of their own
         found = find_collectives(timeline).columns
         named[found.row[np.isin(found.kind, _OF_WEIGHTS)]] = False
     ops = np.append(trace.rows_named(trace.ops.name, EXCHANGE.search), False)
@@ -116,19 +115,20 @@ def communication_at_worst(graph: Graph, factor: float) -> Callable[[Graph], Gra
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """Per GPU event what `factor` times the tokens make of it, on the GPU that it was recorded on."""
+    """What `factor` times the tokens make of each GPU event, on the GPU that it was recorded on."""
 
     growth: F64
-    """Its time with the other batch / now."""
+    """Its time with the other batch, divided by its time now."""
     compute_ns: F64
-    """Of its arithmetic at what the GPU reaches, then; likewise `memory_ns`. 0 where its work is not known."""
+    """Time of its arithmetic with the other batch, at the rate that the GPU reaches; likewise `memory_ns`. 0 if its
+    work is not known."""
     memory_ns: F64
 
 
 def event_growth(
     timeline: Timeline, roofline: Roofline | None, factor: float | F64, rows: float | F64 | None, longer: float = 1.0
 ) -> F64:
-    """Per GPU event of the trace how many times as long it takes with `factor` times the tokens; see `grown`."""
+    """For each GPU event of the trace, how many times as long it takes with `factor` times the tokens; see `grown`."""
     return grown(timeline, roofline, factor, rows, longer).growth
 
 
@@ -137,10 +137,10 @@ def grown(
 ) -> Grown:
     """What another batch makes of every GPU event.
 
-    factor: how many times the tokens. rows: that a product of the event's layer is over as recorded, whose weights are
-    read once: the tokens of a forward pass, for an expert those that it gets. None: not known. longer: how many times
-    as long the samples are, which arithmetic between the tokens of a sample goes with, too, and all work on scores that
-    are written out. The first two may be one number or one per event.
+    factor: how many times the tokens. rows: rows of the recorded matrix multiplications of the event's layer, whose
+    weights are read once: the tokens of a forward pass, or those that an expert gets. None: not known. longer: how many
+    times as long the samples are; arithmetic between the tokens of a sample scales with this, too, and so does all work
+    on scores that are written to memory. factor and rows may be one number, or one per event.
     """
     gpu = timeline.trace.gpu
     tokens = np.asarray(factor, np.float64) * np.ones(len(gpu))
@@ -157,10 +157,12 @@ def grown(
         compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
         weights = np.where(squares, 0.0, _weights_ns(timeline, roofline, memory, rows))
         compute_after, memory_after = arithmetic * compute, tokens * (memory - weights) + weights
-        # Where both take as long they do not go side by side wholly. Products of bf16 over 10 µs in 46 recordings of
-        # H200s took 1.55, 1.10, 1.17, 1.06 and 1.00 times the longer of the two where the other is 0.84, 0.6, 0.42, 0.3
-        # and 0.21 of it (median programs); the root of the sum of squares is 1.31, 1.17, 1.08, 1.04 and 1.02. So
-        # what more tokens take out of that balance is not taken to stay as slow as it was.
+        # If arithmetic and traffic take equally long they do not overlap completely. bf16 matrix multiplications above
+        # 10 µs
+        # in 46 recordings of H200s took 1.55, 1.10, 1.17, 1.06 and 1.00 times the longer of the two where the other
+        # is 0.84, 0.6, 0.42, 0.3 and 0.21 of it (median programs); the root of the sum of squares is 1.31, 1.17,
+        # 1.08, 1.04 and 1.02. So a kernel that more tokens take out of that balance is not assumed to stay as slow
+        # as it was.
         before, after = np.hypot(compute, memory), np.hypot(compute_after, memory_after)
         ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
         latency = roofline.split.latency_ns.astype(np.float64)
@@ -178,7 +180,7 @@ def grown(
 
 
 def _filled(timeline: Timeline, factor: F64) -> F64:
-    """Growth of kernels whose blocks are what takes time: none until the chip is full."""
+    """Growth of kernels whose time is set by their blocks: none until the GPU is full."""
     gpu = timeline.trace.gpu
     named = [
         np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
@@ -195,7 +197,7 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
     work = roofline.work
     if rows is None:
         return np.zeros(len(memory_ns))
-    # A product over T rows does 2·T operations for each weight, in all three products of a layer alike.
+    # A matmul over T rows does 2·T operations per weight; this holds for all three matmuls of a layer.
     element = _SIZES[np.where(work.dtype == UNKNOWN, len(DTYPES), work.dtype)]
     bytes_ns = 1e9 / roofline.ceilings.memory_bytes_per_s
     weights = np.minimum(np.nan_to_num(work.flops) / (2 * np.maximum(rows, 1.0)) * element * bytes_ns, memory_ns)
@@ -206,8 +208,8 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
 
 @remembered
 def once_for_each_weight(timeline: Timeline) -> Mask:
-    """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients, and what
-    else goes over weights or their gradients only."""
+    """Mask of the GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients,
+    and other work on weights or their gradients only."""
     ops = timeline.trace.ops
     named = timeline.trace.rows_named(ops.name, lambda text: text == ACCUMULATE)
     accumulates = inside(timeline.nesting, named)

@@ -1,8 +1,8 @@
-"""A deeper model of the same layers, and layers of more experts: a part of a step as often as the model has it.
+"""A deeper model of the same layers, or layers with more experts: each part of a step is repeated as the model has it.
 
-A recording of a few layers stands for the whole model where all layers are alike. What a layer does, on the host and
-on the GPU, is done by each; so its time, and the lags between its pieces, are stretched by how many more there are.
-What is done once a step (embeddings, the head, the loss) stays; the optimizer scales with the parameters that it steps.
+A recording of a few layers represents the whole model if all layers are alike. What a layer does on the CPU and on the
+GPU is done by each; so its time, and the lags between its parts, are stretched by the number of layers. What is done
+once a step (embeddings, head, loss) stays; the optimizer scales with the number of parameters that it updates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuprof.tracefile.trace import ABSENT, ANNOTATION, F64, I64, Mask
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Which nodes of a graph are a layer's."""
+    """Which nodes of a graph belong to layers."""
 
     nodes: Mask
     count: int
@@ -28,11 +28,11 @@ class Layers:
 
 
 def find_layers(graph: Graph, count: int | None) -> Layers | None:
-    """The layers that one pass goes through one after another; None where no range or frame shows them.
+    """The layers that a pass goes through one after another; None if no range or frame shows them.
 
-    count: how many the model is known to have; else they are counted. The layer is the class of module in whose
-    outermost ranges most time passes, of those that come again in a step. Work between the first and the last piece of
-    a pass that is known to be a layer's is one's too: autograd's bookkeeping, kernels whose forward op is not known.
+    count: how many the model is known to have; None: they are counted. The layer is the module class whose outermost
+    ranges take most time, among those that occur several times in a step. Work between the first and the last part of a
+    pass that is known to be a layer's counts too: autograd's bookkeeping, kernels whose forward op is not known.
     """
     timeline = graph.timeline
     trace, ops = timeline.trace, timeline.trace.ops
@@ -76,7 +76,7 @@ def _known(graph: Graph, layer: Mask) -> Mask:
 
 
 def _filled(graph: Graph, known: Mask) -> Mask:
-    """Also what lies between two pieces of a layer in the same pass."""
+    """The nodes of layers, including everything between two of them in the same pass."""
     timeline = graph.timeline
     moment = np.round(graph.recorded_start_ns)
     launched = np.flatnonzero(graph.on_gpu)
@@ -104,10 +104,10 @@ def _between(number: I64, known: Mask) -> Mask:
 def times(
     graph: Graph, layers: Layers | None, deeper: float, experts: Mask | None, wider: float, adapters: float
 ) -> F64:
-    """Per node how many times as often the larger model does it.
+    """For each node, how many times as often the larger model executes it.
 
-    deeper: its layers over the recorded ones. experts: nodes of loops over experts, of which it has `wider` times as
-    many. adapters: its trained parameters over the recorded ones.
+    deeper: its layers over the recorded ones. experts: nodes of loops over experts, of which it has `wider` times the
+    number. adapters: its trained parameters over the recorded ones.
     """
     factor = np.ones(len(graph))
     if layers is not None:
@@ -119,7 +119,7 @@ def times(
 
 
 def stretched(graph: Graph, factor: F64) -> Graph:
-    """The graph with each node, and the lag between two of them, times a factor."""
+    """The graph with each node's time, and the lags between nodes, multiplied by a factor."""
     edges = graph.edges
     lag = edges.lag_ns * np.minimum(factor[edges.source], factor[edges.target])
     return replace(graph, duration_ns=graph.duration_ns * factor, edges=replace(edges, lag_ns=lag))

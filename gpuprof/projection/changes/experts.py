@@ -34,7 +34,8 @@ def forward_tokens(timeline: Timeline) -> frozenset[int]:
 
 
 def over_all_tokens(timeline: Timeline, tokens: frozenset[int]) -> Mask:
-    """GPU events whose op has a tensor with a row for each token of the batch: an expert's own have fewer."""
+    """Mask of the GPU events whose op has a tensor with a row for each token of the batch; an expert's ops have fewer
+    rows."""
     trace, ops = timeline.trace, timeline.trace.ops
     op = timeline.links.op
     known = np.flatnonzero((op >= 0) & (np.append(ops.dims, NO_TEXT)[op] != NO_TEXT))
@@ -53,10 +54,10 @@ def over_all_tokens(timeline: Timeline, tokens: frozenset[int]) -> Mask:
 def rows_and_factor(
     graph: Graph, nodes: Mask | None, tokens: float | None, factor: float, share: float, wider: float
 ) -> tuple[F64 | float | None, F64 | float]:
-    """Per GPU event (the rows that its product is over, how many times as many there are).
+    """For each GPU event (rows of its matrix multiplication, factor by which they grow).
 
-    nodes: those of loops over experts. share: of the tokens that one expert gets on average as recorded; with `wider`
-    times the experts it gets that part of it.
+    nodes: those of loops over experts. share: the share of tokens that an expert gets on average as recorded; with
+    `wider` times the experts it gets 1/`wider` of that.
     """
     if nodes is None:
         return tokens, factor

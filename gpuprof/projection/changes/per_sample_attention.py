@@ -1,7 +1,7 @@
 """Samples that go through attention one after another.
 
-Without padding a batch is one row, and attention that knows no lengths is called for each sample of it: slices, a call,
-the next sample. With more samples there are more calls, for the host and for the GPU, where all else only grows.
+Without padding a batch is one row, and attention without support for lengths is called once per sample: slices, a call,
+the next sample. With more samples there are more calls on the CPU and on the GPU, while all other work only grows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name != "attention")
 
 _TEMPLATE = re.compile("triton_(tem|mm)")
-"""Inductor's own products."""
+"""Inductor's own matmul kernels."""
 
 
 @remembered
 def rounds_of(graph: Graph) -> I64:
-    """Per node the whole rounds of the loop that it is in, 0 where it is in none. A loop of n samples shows n - 1 of
-    them, from the end of one call to that of the next; the first call and what is before it are no part of them."""
+    """For each node the number of whole rounds of its loop, 0 outside of loops. A loop over n samples shows n - 1
+    rounds, each from the end of one call to that of the next; the first call, and what precedes it, is not part of a
+    round."""
     rounds, loops = _loops(graph)
     return np.append(rounds, 0)[nodes_in(graph, loops)]
 
 
 def more_calls(rounds: I64, more: float, first: F64, on_gpu: Mask, share: float = calibrated.ROUND.rising[1]) -> F64:
-    """Per node how many times as long it takes with 1 + `more` times the samples.
+    """For each node, how many times as long it takes with 1 + `more` times the samples.
 
-    rounds: see `rounds_of`; nodes in none have no use here. first: how many times as long the first call takes, which
-    is no part of the rounds. share: of a recorded round's host time what one more takes; the GPU's is known.
+    rounds: see `rounds_of`; results for nodes outside of loops are meaningless. first: how many times as long the first
+    call takes, which is not part of a round. share: CPU time of one more round over that of a recorded one; the GPU's
+    is known.
     """
     n = np.maximum(rounds, 1)
     longer = more * (n + 1) / n
@@ -49,14 +51,14 @@ def more_calls(rounds: I64, more: float, first: F64, on_gpu: Mask, share: float 
 
 
 def _loops(graph: Graph) -> tuple[I64, Stretches]:
-    """Of each loop how many rounds follow the first call, and the stretch that they take."""
+    """For each loop, how many rounds follow the first call, and the stretch of time that they take."""
     timeline = graph.timeline
     ops = timeline.trace.ops
     rows, backward = _calls_of_one_sample(timeline)
     if not len(rows):
         return np.empty(0, np.int64), Stretches(*(np.empty(0, np.int64) for _ in range(3)))
     thread, start = ops.thread[rows], ops.start_ns[rows]
-    # Between the attentions of two layers there are products with weights, between two samples there are none.
+    # Between the attentions of two layers there are matmuls with weights; between two samples there are none.
     before = np.zeros(len(rows), np.int64)
     products = _products(timeline)
     for one in np.unique(thread).tolist():
@@ -74,7 +76,7 @@ def _loops(graph: Graph) -> tuple[I64, Stretches]:
 
 def _calls_of_one_sample(timeline: Timeline) -> tuple[I64, Mask]:
     """(rows of the attention ops that take a single sample, by thread and time; whether each computes gradients). Ops
-    whose shapes were not recorded are none."""
+    without recorded shapes are left out."""
     trace, parent = timeline.trace, timeline.nesting.parent
     ops = trace.ops
     calls = trace.rows_named(ops.name, is_attention)
@@ -93,7 +95,7 @@ def _calls_of_one_sample(timeline: Timeline) -> tuple[I64, Mask]:
 
 
 def _products(timeline: Timeline) -> dict[int, I64]:
-    """Thread → when it begins products with weights: ops of them, and launches of other kernels that multiply."""
+    """Thread → when it begins matmuls with weights: such ops, and launches of other kernels that multiply."""
     trace, links = timeline.trace, timeline.links
     ops, calls = trace.ops, trace.calls
     named = trace.rows_named(ops.name, lambda name: is_matmul(name) or _TEMPLATE.match(name) is not None)

@@ -1,6 +1,6 @@
-"""Work of the CPU that grows with the samples of a step: preparing them one after another.
+"""CPU work that grows with the samples of a step: preparing them one after another.
 
-Launching kernels takes as long for a batch of any size; decoding, resizing or tokenising takes as long again for each
+Launching kernels takes as long for a batch of any size; decoding, resizing or tokenising takes its time for each
 sample. It shows as long stretches in which a thread launches nothing: in a phase that loads data, in ops that work on
 the CPU, or in Python code that prepares samples.
 """
@@ -21,9 +21,10 @@ from gpuprof.tracefile.trace import OP, Mask, Trace
 from gpuprof.units import Assumed, Share, WholeNs
 
 LONG_NS: Assumed[WholeNs] = 2_000_000
-"""Between two launches a thread that runs a model spends up to some 100 µs, and up to a millisecond in Python."""
+"""Shortest stretch without a launch that can be preparation: between two launches a thread that runs a model spends up
+to some 100 µs, and up to a millisecond in Python."""
 PREPARING_SHARE: Assumed[Share] = 0.3
-"""Of a stretch the part that must be ops on the CPU, or Python code that prepares samples. The rest is Python between
+"""Share of a stretch that must be ops on the CPU, or Python code that prepares samples. The rest is Python between
 them."""
 
 PREPARING = re.compile(
@@ -37,13 +38,14 @@ _COMPUTES = re.compile(
     r"(?!slice|narrow|view|as_strided|_?reshape|_unsafe_view|t$|transpose|permute|expand|select|(un)?squeeze|unbind|split"
     r"|chunk|detach|alias|empty|flatten|unflatten|resize_|set_|item|is_|size|stride|numel|lift_fresh|record_stream|result_)"
 )
-"""Ops that work on elements; views and questions take a microsecond for any batch. Ranges of compiled code and of
-Dynamo are none either."""
+"""Matches ops that work on elements: not views and queries, which take a microsecond for any batch, and not the ranges
+of compiled code and of Dynamo."""
 
 
 @remembered
 def preparing(graph: Graph) -> Mask:
-    """Host nodes that prepare samples on a thread that launches the model's work; a DataLoader's are `INPUT` anyway."""
+    """CPU nodes that prepare samples on a thread that launches the model's work; a DataLoader's nodes are `INPUT`
+    anyway."""
     found = _on_host(graph) & (graph.phase == DATA)
     rows, stretch = _stretches(graph, _on_host(graph) & np.isin(graph.phase, (FORWARD, DATA)))
     if not len(rows):
@@ -56,7 +58,8 @@ def preparing(graph: Graph) -> Mask:
 
 
 def in_stretches_with(graph: Graph, nodes: Mask) -> Mask:
-    """Host nodes of the long stretches that have one of `nodes`: what belongs to these, Python in between included."""
+    """CPU nodes of the long stretches that contain one of `nodes`: all that belongs to these, including the Python
+    between them."""
     rows, stretch = _stretches(graph, _on_host(graph) & np.isin(graph.phase, (FORWARD, DATA)))
     found = np.zeros(len(graph), bool)
     if len(rows):

@@ -18,8 +18,8 @@ from gpuprof.units import Dimensions, Place, Published
 Shape = tuple[int, ...]
 
 STREAMED = ("elementwise", "cast/copy", "reduction", "triton_fused", "memcpy", "memset")
-"""Categories of work that goes over its tensors, whose shapes so tell all of it. What picks rows of a weight by indices
-is none of it: a list of indices may not have been recorded, and it is those that count."""
+"""Categories of work that streams over its tensors, so that shapes describe it fully. Work that picks rows of a weight
+by indices is not among them: its cost follows the indices, which may not have been recorded."""
 FACTORS: Published[dict[str, tuple[Place, Place]]] = {
     "aten::linear": (0, 1),
     "aten::mm": (0, 1),
@@ -30,37 +30,37 @@ FACTORS: Published[dict[str, tuple[Place, Place]]] = {
     "aten::_scaled_mm": (0, 1),
     "aten::_grouped_mm": (0, 1),
 }
-"""Products of rows with a weight, and where among the arguments the two are. Stacks of matmuls with one matrix each
-(bmm) are left out: attention's are between activations, whose lengths need not be the tokens'."""
+"""Matmuls of rows with a weight, and the positions of the two among the arguments. Stacks of matmuls with one matrix
+each (bmm) are left out: attention's are between activations, whose lengths need not be the number of tokens."""
 EMBEDDING, ACCUMULATED = "aten::embedding", "torch::autograd::AccumulateGrad"
 SLICES: Published[dict[str, Dimensions]] = {"aten::_grouped_mm": 3}
-"""Dimensions of the weight, where they are not two."""
+"""Number of dimensions of the weight, if not two."""
 
 
 def on_weights(timeline: Timeline) -> Mask:
-    """GPU events whose op was given tensors of weights' shapes and no others: casts of weights, gradients cast back,
-    zeroed, added."""
+    """Mask of the GPU events whose op got only tensors with shapes of weights: casts of weights, gradients that are
+    cast back, zeroed or added."""
     trace = timeline.trace
     known = weight_shapes(timeline)
     if not known:
         return np.zeros(len(trace.gpu), bool)
     ops = trace.ops
     shapes = trace.rows_named(ops.dims, lambda text: _all_known(shapes_of(text), known))
-    # Of the tensors in a list not all traces tell the shapes.
+    # Not all traces have the shapes of the tensors in a list.
     lists = trace.rows_named(ops.types, lambda text: "TensorList" in text or "GenericList" in text)
     streamed = np.isin(timeline.category, [CATEGORIES.index(name) for name in STREAMED])
     return streamed & np.append(shapes & ~lists, False)[timeline.links.op]
 
 
 def weight_shapes(timeline: Timeline) -> set[Shape]:
-    """Shapes that weights have and nothing else: of the second factors of the forward pass's products, of embedding
-    tables, of parameters whose gradients are accumulated; transposed, too.
+    """Shapes that only weights have: those of the second operands of the forward pass's matmuls, of embedding tables,
+    and of parameters whose gradients are accumulated, also transposed.
 
-    None with a side that rows of a product or of indices have as well: where the number of tokens equals the width of
-    the model, a shape does not show which of the two it is.
+    Without shapes that have a side in common with rows of a matmul or of indices: if the number of tokens equals the
+    width of the model, a shape does not show which of the two it is.
     """
     ops = timeline.trace.ops
-    # In a backward pass the second factor of a weight's gradient is an activation.
+    # In a backward pass the second operand of a weight's gradient is an activation.
     ahead = (ops.kind == OP) & (timeline.host.op == FORWARD)
     found: set[Shape] = set()
     sides: set[int] = set()
@@ -82,8 +82,8 @@ def weight_shapes(timeline: Timeline) -> set[Shape]:
 
 
 def shapes_of(text: str) -> list[Shape] | None:
-    """Shapes of an op's arguments by position, () for what is no tensor; None where the text holds anything else, such
-    as lists of tensors."""
+    """Shapes of an op's arguments by position, () for arguments that are not tensors; None if the text contains
+    anything else, such as lists of tensors."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -96,7 +96,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _all_known(shapes: list[Shape] | None, known: set[Shape]) -> bool:
-    """Whether there are tensors, and all of more than one element have known shapes."""
+    """Whether there are tensors, and all with more than one element have known shapes."""
     real = [shape for shape in shapes or () if math.prod(shape) != 1]
     return bool(real) and known.issuperset(real)
 

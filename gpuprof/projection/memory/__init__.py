@@ -1,1 +1,1 @@
-"""What a training keeps in GPU memory, and what changes of it would save."""
+"""What a training keeps in GPU memory, and what changes of the training would save."""

@@ -1,15 +1,15 @@
-"""The allocator's peak above what stays between steps, as it scales with the tokens of a forward pass.
+"""The allocator's peak above what stays between steps, as a function of the tokens of a forward pass.
 
-A recorded peak is one point. What goes through it is a line, `fixed + per_token · tokens`, never below a floor:
+A recorded peak is one point. It is extended to a line, `fixed + per_token · tokens`, that never falls below a floor:
 
-- in runs whose passes differ in length, the line that their own peaks lie on;
-- else through the origin: measured so where all logits are held at once, which then are most of what grows;
-- where the loss goes through pieces of the logits and layers are recomputed, the slope follows from the model's shape
-  and the rest is fixed (dequantised weights, buffers, pieces of a fixed size);
-- a peak in the optimizer's step says nothing of activations: it is a floor, and the slope follows from the model's
+- if the passes of a run differ in length, the line through their own peaks;
+- else a line through the origin: measured to hold if all logits are held at once, as these are most of what grows;
+- if the loss is computed in chunks of the logits and layers are recomputed, the slope follows from the model's shape,
+  and the rest is fixed (dequantised weights, buffers, chunks of fixed size);
+- a peak in the optimizer's step says nothing about activations: it is a floor, and the slope follows from the model's
   shape.
 
-Of each the ends of what it may be are given, too. docs/projection.md holds the peaks that these were compared with.
+Each has bounds, too. docs/projection.md lists the measured peaks that these were compared with.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from gpuprof.calibration import memory as calibrated
 from gpuprof.units import Assumed, Convention, Ratio, Share
 
 SCORE_BYTES: Convention[Ratio] = 6.0
-"""Of each score of attention that writes them out: softmax in single precision and its copy in half."""
+"""Bytes per attention score that is written to memory: the softmax in single precision and its copy in half."""
 OPTIMIZER_PEAK: Assumed[Ratio] = 1.1
-"""A peak above what stays that is within this of the optimizer's temporary copy of the parameters is that copy."""
+"""A peak (above what stays) of at most this many times the optimizer's temporary copy of the parameters is that
+copy."""
 LEAST_ABOVE_GRADIENTS: Assumed[Share] = 0.1
-"""Of the gradients' size: a peak above them by less is where the last of them is made, not where activations are."""
+"""Share of the gradients' size: a peak that is less than this above them is where the last gradient is made, not where
+activations are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How the head and the loss go through the logits."""
+    """How the head and the loss process the logits."""
 
     vocabulary: int
     share: float
-    """Of a pass's rows that are logits at the same time: 1 all of them, 0 never a whole row."""
+    """Share of a pass's rows whose logits exist at the same time: 1 all of them, 0 never a whole row."""
     fixed_rows: int | None = None
-    """Rows of a piece where its size is fixed, whatever the pass; None where pieces are a share of the pass."""
+    """Rows of a chunk if its size is fixed; None if chunks are a share of the pass."""
 
     @property
     def whole(self) -> bool:
@@ -53,27 +55,28 @@ class RecordedPeak:
     """One recorded peak and what is known about it."""
 
     above_bytes: float
-    """The peak less what is allocated between steps."""
+    """The peak minus what is allocated between steps."""
     tokens: float
-    """Of the forward pass that made it, padding included."""
+    """Tokens of the forward pass that made it, padding included."""
     line_fixed_bytes: float | None = None
-    """What the run's own peaks have in common whatever their pass's tokens; None where they do not show it."""
+    """The part of the run's own peaks that does not depend on a pass's tokens; None if they do not show it."""
     checkpointing: bool = False
     layers: int = 0
     hidden: int = 0
     kept_bytes: float = 0.0
-    """Per token what each layer keeps on the GPU for its recomputation: its input, or nothing if that is offloaded."""
+    """What each layer keeps on the GPU per token for its recomputation: its input, or nothing if that is offloaded."""
     loss: Loss | None = None
     """None where the vocabulary is not known."""
     gradient_bytes: float = 0.0
-    """Of what is allocated between steps those gradients that are not there yet while a pass goes forward."""
+    """Gradients among what is allocated between steps that do not exist yet during a forward pass."""
     temporary_bytes: float = 0.0
-    """What the optimizer's step makes and drops again: none where it is fused."""
+    """Temporary memory of the optimizer's step: none if it is fused."""
     score_bytes: float = 0.0
-    """Of `above_bytes` what attention's scores take that are written out: tokens times the length of a sample."""
+    """The part of `above_bytes` for attention scores that are written to memory: tokens times the length of a
+    sample."""
     layer_bytes: float | None = None
-    """Per token what all layers keep for the backward pass if nothing is recomputed, counted op by op; None where that
-    is not known."""
+    """What all layers keep per token for the backward pass if nothing is recomputed, counted op by op; None if that is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Line:
     per_token: float
     floor_bytes: float = 0.0
     layer_per_token: float = 0.0
-    """Of a later moment, the recomputation of one layer, where that may become the peak."""
+    """Slope at a later moment, the recomputation of one layer, which may become the peak."""
 
     def at(self, tokens: float) -> float:
         return max(self.floor_bytes, self.fixed_bytes + self.per_token * tokens, self.layer_per_token * tokens, 0.0)
@@ -102,18 +105,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What it usually is, and the ends of what it may be."""
+    """The likely line, and its bounds."""
 
     least: Line
     likely: Line
     most: Line
     basis: Literal["measured", "grows", "shape", "optimizer"] = "grows"
-    """What the likely line is from: peaks of the run's passes, all of one peak, the model's shape with a fixed rest,
-    the model's shape under a peak of the optimizer."""
+    """What the likely line follows from: peaks of the run's passes; one peak through the origin; the model's shape with
+    a fixed rest; the model's shape below a peak of the optimizer."""
 
     def at(self, tokens: float) -> tuple[float, float, float]:
-        """(at least, likely, at most) with that many tokens: of shorter passes than the recorded one the flattest line
-        is the highest."""
+        """(at least, likely, at most) bytes with that many tokens. For passes shorter than the recorded one the
+        flattest line is the highest."""
         found = sorted(line.at(tokens) for line in (self.least, self.likely, self.most))
         return found[0], self.likely.at(tokens), found[-1]
 
@@ -134,7 +137,7 @@ def _recorded(recorded: RecordedPeak) -> Activations:
     # if they are taken to be there.
     whole = Line(-early, (above + early) / tokens)
     if _of_optimizer(recorded):
-        # Whatever activations took, it was no more than this peak.
+        # Whatever activations took, it was at most this peak.
         lines = [Line(-early, min(slope, whole.per_token), above) for slope in slopes or (0.0, *[whole.per_token] * 2)]
         return Activations(*lines, basis="optimizer")
     if recorded.line_fixed_bytes is not None:
@@ -143,7 +146,7 @@ def _recorded(recorded: RecordedPeak) -> Activations:
         ends = (_through(recorded, slope) for slope in (slope / calibrated.LINE_MAY.value, slope, steepest))
         return Activations(*ends, basis="measured")
     if recorded.checkpointing and slopes and recorded.loss is not None and not recorded.loss.whole:
-        # Pieces may be made smaller where memory is short.
+        # Chunks may be made smaller if memory is short.
         least = slopes[0] - recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[0])
         basis = "shape" if slopes[1] < above / tokens else "grows"
         return Activations(_through(recorded, least), _through(recorded, slopes[1]), whole, basis)
@@ -196,7 +199,7 @@ def _changed(
     slope, by_layer = line.per_token, 0.0
     scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), slope)
     if recorded.checkpointing:
-        # The peak is one layer's or the head's; each layer more adds what it keeps for its recomputation.
+        # The peak is that of one layer or of the head; each further layer adds what it keeps for its recomputation.
         kept = max(more_layers, 0) * recorded.kept_bytes
         slope += kept
         if longer > 1 and scores:

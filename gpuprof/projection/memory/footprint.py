@@ -1,7 +1,7 @@
-"""A training's memory at its peak as parts that single changes act on: what stays, and what each token of a pass takes.
+"""A training's memory at its peak, in the parts that changes act on: what stays, and what each token of a pass takes.
 
-`footprint` splits what a recording says, `Footprint.usage` puts it together again, and `memory_changes` holds what a
-change of the training does to the parts in between. Of what is not measured both ends are kept.
+`footprint` splits what was recorded, `memory_changes` has the effect of each change of the training on the parts, and
+`Footprint.usage` puts them together again. Parts that are not measured have both bounds.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Parts:
     """
 
     fixed_bytes: float
-    """In all, whatever the tokens."""
+    """In all, independent of the tokens."""
     layers: float
     scores: float
-    """Of attention that writes them out, in all layers that keep them."""
+    """Attention scores that are written to memory, in all layers that keep them."""
     logits: float
     backward: float = 0.0
     """What the backward pass of one layer takes in addition to `layers` and `scores`; 0: less than the logits."""
@@ -33,7 +33,7 @@ class Parts:
     """In all: the optimizer's step."""
 
     def line(self) -> Line:
-        """The bytes by the tokens of a pass."""
+        """The bytes as a function of the tokens of a pass."""
         kept = self.layers + self.scores
         return Line(self.fixed_bytes, kept + max(self.logits, self.backward), self.floor_bytes)
 
@@ -43,21 +43,21 @@ class Footprint:
     """What a training holds."""
 
     static_bytes: float
-    """Between steps, whatever the batch."""
+    """Allocated between steps, for any batch."""
     static_spread: float
-    """That is more or less by this share."""
+    """Uncertainty of `static_bytes`, as a share of it."""
     low: Parts
     likely: Parts
     high: Parts
     activations: Activations
-    """Before any change, for what they are from."""
+    """Before any change; they say what the numbers follow from."""
 
     @property
     def ends(self) -> tuple[Parts, Parts, Parts]:
         return self.low, self.likely, self.high
 
     def usage(self) -> Usage:
-        """As projections take it."""
+        """In the form that projections use."""
         lines = [parts.line() for parts in self.ends]
         return Usage(self.static_bytes, Activations(*lines, basis=self.activations.basis), self.static_spread)
 
@@ -69,9 +69,9 @@ class Footprint:
 
 
 def footprint(recorded: RecordedPeak, use: Usage) -> Footprint:
-    """The parts of what a recording says; `use` is of the model and the lengths that are asked for.
+    """The parts of what was recorded; `use` is for the requested model and lengths.
 
-    All ends go through the recorded peak: where more of it is logits, less is layers.
+    All bounds go through the recorded peak: if more of it is logits, less is layers.
     """
     found = use.activations
     lines = (found.least, found.likely, found.most)
@@ -83,7 +83,7 @@ def _parts(recorded: RecordedPeak, line: Line, end: int) -> Parts:
     scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), line.per_token)
     logits = recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[end]) if recorded.loss else 0.0
     if recorded.checkpointing:
-        # Scores are those of the one layer that is being recomputed, and gone in the loss.
+        # Scores exist only for the layer that is being recomputed, and not during the loss.
         inputs = min(recorded.layers * recorded.kept_bytes, line.per_token)
         rest = line.per_token - inputs
         if recorded.loss and recorded.loss.whole:
@@ -98,7 +98,7 @@ def _parts(recorded: RecordedPeak, line: Line, end: int) -> Parts:
 
 
 def _again(recorded: RecordedPeak, end: int) -> float:
-    """Bytes per token of the one layer that is being recomputed and goes backward."""
+    """Bytes per token of the one layer that is being recomputed for its backward pass."""
     if recorded.layer_bytes is None or not recorded.layers:
         return calibrated.ONE_LAYER.rising[end] * recorded.hidden
     return recorded.layer_bytes / recorded.layers + calibrated.BACKWARD_BYTES.rising[end] * recorded.hidden

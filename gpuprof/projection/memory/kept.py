@@ -1,9 +1,9 @@
 """What autograd keeps of the layers of a transformer for the backward pass, counted op by op.
 
 Which inputs and outputs a backward formula needs is known (torch's derivatives.yaml): a product of two activations
-keeps both factors, SiLU and GELU their input, attention its queries, keys, values, result and one number per row, a
+keeps both operands, SiLU and GELU their input, attention its queries, keys, values, result and one number per row, a
 linear layer its input if its weight is trained, a norm computed in single precision its fp32 input. A tensor that
-several ops need is kept once. Nothing here is fitted; docs/memory_changes.md has what came out next to what was
+several ops need is kept once. Nothing here is fitted; docs/memory_changes.md compares it with what was
 measured.
 """
 
@@ -23,7 +23,7 @@ DROPOUT = "aten::native_dropout"
 NORMS = ("aten::native_layer_norm", "aten::_fused_rms_norm")
 FORMAT_BYTES: Published[dict[str, Bytes]] = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
 SHARED_INPUTS = (frozenset({"q_proj", "k_proj", "v_proj"}), frozenset({"gate_proj", "up_proj"}))
-"""Linear layers of one input."""
+"""Linear layers that share an input."""
 OF_ATTENTION = frozenset({"o_proj"})
 """Linear layers whose input is attention's result, which is kept anyway."""
 
@@ -40,12 +40,12 @@ class OpUse:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What of the model is trained."""
+    """Which part of the model is trained."""
 
     adapted: dict[str, int]
     """Adapted layers by name; empty: no adapters."""
     rank: int | None
-    """Of the adapters."""
+    """Rank of the adapters."""
     single_adapters: bool
     """Whether their weights are stored in single precision."""
     whole: bool
@@ -54,7 +54,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes of one pass."""
+    """What one pass keeps, bytes."""
 
     total_bytes: float
     with_half_adapters: float
@@ -62,10 +62,10 @@ class Kept:
 
 
 def kept(ops: Iterable[OpUse], training: Training) -> Kept | None:
-    """What one forward pass keeps, without logits and written-out scores; None where its ops do not show it: functions
-    of their own (Unsloth, Liger), other norms or attention, dropout inside a model that is trained whole.
+    """What one forward pass keeps, without logits and written-out scores; None if its ops do not show it: custom
+    autograd functions (Unsloth, Liger), other norms or attention, dropout inside a model that is trained whole.
 
-    ops: of the outermost level where autocast calls an op of the same name within it.
+    ops: outermost ones only, as autocast calls an op of the same name inside.
     """
     found = list(ops)
     norms, attention, mlp = _norms(found, training), _attention(found), _mlp(found, training)
@@ -86,8 +86,8 @@ def _first(op: OpUse) -> tuple[Shape, int] | None:
 
 
 def _norms(ops: Sequence[OpUse], training: Training) -> float:
-    """Of norms: the fp32 input of those written in Python, else the input; where their weight is trained, what that is
-    multiplied with, and where the layers after them are, the result."""
+    """What norms keep: those written in Python their fp32 input, others their input; if their weight is trained, what
+    it is multiplied with; if the layers after them are trained, the result."""
     total = 0.0
     for op in ops:
         first = _first(op)
@@ -104,7 +104,7 @@ def _norms(ops: Sequence[OpUse], training: Training) -> float:
 
 
 def _attention(ops: Sequence[OpUse]) -> float:
-    """Queries, keys, values, the result, and the logarithm of each row's sum."""
+    """What attention keeps: queries, keys, values, the result, and the logarithm of each row's sum."""
     total = 0.0
     for op in ops:
         first = _first(op)
@@ -120,7 +120,7 @@ def _attention(ops: Sequence[OpUse]) -> float:
 
 
 def _eager(ops: Sequence[OpUse]) -> float:
-    """Queries, keys and values of attention that multiplies them by itself; its scores are counted elsewhere."""
+    """What eager attention keeps: queries, keys and values; its scores are counted elsewhere."""
     total = 0.0
     for op in ops:
         first, second = _first(op), op.shapes[1] if len(op.shapes) > 1 else None
@@ -131,7 +131,7 @@ def _eager(ops: Sequence[OpUse]) -> float:
 
 
 def _mlp(ops: Sequence[OpUse], training: Training) -> float:
-    """Of gated layers the gate, what the function makes of it and the other factor; of others the function's input."""
+    """What an MLP keeps: gated ones the gate, its activation and the other operand; others the activation's input."""
     products = {op.shapes[0] for op in ops if op.name == "aten::mul" and len(op.shapes) > 1 and op.shapes[0]
                 and op.shapes[0] == op.shapes[1]}  # fmt: skip
     total = 0.0
@@ -141,16 +141,16 @@ def _mlp(ops: Sequence[OpUse], training: Training) -> float:
             continue
         shape, size = first
         gated = op.name in GATES and shape in products
-        # With all weights trained, also the input of the layer behind it; of adapters, see there.
+        # With all weights trained, also the input of the layer after it; for adapters see `_adapters`.
         total += ((3 if gated else 1) + training.whole) * size * math.prod(shape) * op.count
     return total
 
 
 def _adapters(ops: Sequence[OpUse], training: Training) -> tuple[float, float] | None:
-    """Inputs of adapters: (as they are, with adapters in half precision); None where the names of the layers do not say
-    which share one.
+    """Inputs that adapters keep: (as they are, with adapters in half precision); None if the names of the layers do not
+    show which share one.
 
-    An adapter in single precision casts its input for itself; dropout makes each one its own copy, with a mask.
+    An adapter in single precision casts its input; with dropout each adapter has its own copy, and a mask.
     """
     if not training.adapted:
         return (0.0, 0.0) if training.whole else None
@@ -189,7 +189,7 @@ def _casts(ops: Sequence[OpUse], rank: int | None) -> bool:
 
 
 def _shared(products: Sequence[OpUse], adapted: dict[str, int]) -> float | None:
-    """Elements of the adapters' different inputs that nothing else keeps."""
+    """Elements of the adapters' distinct inputs that nothing else keeps."""
     widths: dict[int, list[float]] = {}
     for op in products:
         shape = op.shapes[0]

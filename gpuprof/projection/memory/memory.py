@@ -1,7 +1,7 @@
-"""What fits: weights, adapters and optimizer state, which are there whatever the batch, and a pass's activations.
+"""What fits: weights, adapters and optimizer state, which do not depend on the batch, and a pass's activations.
 
-Static is what the allocator held between steps. What the peak is above that scales with the tokens of the largest
-forward pass, as `activations` says.
+Static is what the allocator held between steps. The peak above that scales with the tokens of the largest forward pass,
+see `activations`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from gpuprof.projection.projection import MemoryFit
 from gpuprof.units import Assumed, Samples
 
 MOST_BATCH: Assumed[Samples] = 1_000_000
-"""A batch that is larger is one that memory does not limit."""
+"""A larger batch is reported as not limited by memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The optimizer's state for the trained parameters."""
+    """The trained parameters and the optimizer's state for them."""
 
     parameters: float
     state_bytes: float
     gradient_bytes: float
-    """Of all gradients."""
+    """Bytes of all gradients."""
     adam: bool
-    """Whether it is an Adam of two moments: what its state in 8 bits takes is known."""
+    """Whether the optimizer is an Adam with two moments, whose state in 8 bits has a known size."""
     single_adapters: bool
-    """Whether they are adapters in single precision next to a model in half."""
+    """Whether the parameters are adapters in single precision in a model in half precision."""
     tensors: int = 0
-    """That they are; 0: not known."""
+    """Number of trained tensors; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a recording says about memory, scaled to the model that is asked for."""
+    """The recorded memory, scaled to the requested model."""
 
     static_bytes: float
     activations: Activations
     static_spread: float = 0.0
-    """Static is more or less by this share."""
+    """Uncertainty of the static memory, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class RecordedMemory:
     """Memory and model of a run."""
 
     allocated_bytes: int
-    """Between steps, the median."""
+    """Allocated between steps, the median."""
     recorded: RecordedPeak
-    """The highest peak above it."""
+    """The highest peak above `allocated_bytes`."""
     embedding_bytes: float = 0.0
-    """Of `allocated_bytes` what does not scale with the layers: embeddings and the head."""
+    """The part of `allocated_bytes` that does not scale with the layers: embeddings and the head."""
     expert_share: float = 0.0
-    """Of the layers' part what scales with the experts."""
+    """Share of the layers' part that scales with the experts."""
     cast_bytes: float | None = None
-    """Per token what layers keep less with adapters in half precision; None where that is not known."""
+    """How much less layers keep per token with adapters in half precision; None if that is not known."""
     trained: Trained | None = None
     reserved_bytes: int | None = None
-    """By the allocator, the median at the ends of steps."""
+    """Reserved by the allocator, the median at the ends of steps."""
 
 
 def usage(
@@ -77,7 +77,7 @@ def usage(
 
 
 def usable_bytes(gpu: Gpu, memory_bytes: int | None = None) -> int:
-    """What tensors may take; `memory_bytes`: as its driver reported it."""
+    """Bytes that tensors may use; `memory_bytes`: the memory that the driver reported."""
     total = memory_bytes or gpu.memory_bytes * (2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9)
     return int((total - calibrated.CONTEXT_BYTES.whole) / calibrated.FRAGMENTS.value)
 
@@ -92,7 +92,7 @@ def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: 
     def largest(line: Line, room: float) -> int | None:
         return None if not batch or not tokens else int(min(line.most_tokens(room) * batch / tokens, MOST_BATCH))
 
-    # Of batches smaller than the recorded one the flattest line asks for most.
+    # For batches smaller than the recorded one the flattest line needs most.
     lines = (found.least, found.likely, found.most)
     ends = [
         sorted(size for line in lines if (size := largest(line, room + sign * away)) is not None) for sign in (-1, 1)

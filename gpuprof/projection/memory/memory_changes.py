@@ -15,20 +15,20 @@ from gpuprof.units import Assumed, Convention, Ratio
 MemoryChange = Callable[[Footprint], Footprint]
 
 INPUT_BYTES_AN_ELEMENT: Assumed[Ratio] = 2.0
-"""Of an element of a layer's input, which checkpointing keeps."""
+"""Bytes per element of a layer's input, which checkpointing keeps."""
 BYTES_LESS_IN_HALF: Convention[Ratio] = 2.0
-"""Of a parameter in single precision, what it takes less in half; of each of Adam's two moments likewise."""
+"""Bytes that a parameter saves in half instead of single precision; likewise for each of Adam's two moments."""
 
 
 def each_end(found: Footprint, change: Callable[[Parts, int], Parts]) -> Footprint:
-    """The footprint with the same change of its three ends; the number of the end says which constant it takes."""
+    """The footprint with the same change applied to its three bounds; the bound's number selects the constants."""
     low, likely, high = (change(parts, end) for end, parts in enumerate(found.ends))
     return replace(found, low=low, likely=likely, high=high)
 
 
 def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
-    """Gradient checkpointing of a `share` of the layers: these keep their input, and while one of them goes backward,
-    what it has computed again."""
+    """Gradient checkpointing of a `share` of the layers: they keep their input and, during the backward pass of one of
+    them, what it has recomputed."""
     inputs = INPUT_BYTES_AN_ELEMENT * hidden
 
     def change(parts: Parts, end: int) -> Parts:
@@ -41,7 +41,7 @@ def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
 
 
 def offloaded_activations(layers: int, hidden: int) -> MemoryChange:
-    """What layers keep is moved to the CPU and brought back, a layer at a time."""
+    """What layers keep is moved to the CPU and back, one layer at a time."""
 
     def change(parts: Parts, end: int) -> Parts:
         each, scores = parts.layers / layers, parts.scores / layers
@@ -53,7 +53,7 @@ def offloaded_activations(layers: int, hidden: int) -> MemoryChange:
 
 
 def without_checkpointing(layers: int, kept: float, inputs: float) -> MemoryChange:
-    """All layers keep what autograd asks for: `kept` bytes a token in all, instead of their `inputs`."""
+    """All layers keep what autograd needs: `kept` bytes per token in all, instead of their `inputs`."""
 
     def change(parts: Parts, end: int) -> Parts:
         more = calibrated.KEPT_MAY.rising[end] * kept - inputs
@@ -75,8 +75,8 @@ def chunked_loss(hidden: int) -> MemoryChange:
 
 
 def smaller_passes(factor: int, gradient_bytes: float) -> MemoryChange:
-    """The same samples in `factor` times the passes; `gradient_bytes` of gradients, which were not there during a pass,
-    are held from the first pass on."""
+    """The same samples in `factor` times the passes; `gradient_bytes` of gradients, which did not exist during a pass
+    before, are held from the first pass on."""
     shorter = shorter_passes(1 / factor)
 
     def change(parts: Parts, _: int) -> Parts:
@@ -86,7 +86,7 @@ def smaller_passes(factor: int, gradient_bytes: float) -> MemoryChange:
 
 
 def shorter_passes(share: float) -> MemoryChange:
-    """Passes of a share of their tokens. (Scores shrink at least that much.)"""
+    """Passes with a share of their tokens. (Scores shrink at least as much.)"""
 
     def change(parts: Parts, _: int) -> Parts:
         return replace(
@@ -98,7 +98,7 @@ def shorter_passes(share: float) -> MemoryChange:
 
 
 def fused_attention() -> MemoryChange:
-    """Attention that does not write scores."""
+    """Attention that does not write scores to memory."""
     return lambda found: each_end(found, lambda parts, _: replace(parts, scores=0.0, backward=0.0))
 
 
@@ -108,7 +108,7 @@ def no_temporaries() -> MemoryChange:
 
 
 def temporaries(copy_bytes: float) -> MemoryChange:
-    """An optimizer that makes such a copy; gradients are there then."""
+    """An optimizer that copies the parameters in its step, while the gradients exist."""
     return lambda found: each_end(found, lambda parts, _: replace(parts, floor_bytes=copy_bytes))
 
 
@@ -128,8 +128,8 @@ def less_static(saved_bytes: float, without_temporaries: bool = False) -> Memory
 
 
 def half_adapters(parameters: float, cast_bytes: float, with_state: bool = True) -> MemoryChange:
-    """Adapters in half precision: their weights, gradients and state take half; `cast_bytes` per token less of inputs
-    that were cast for them and kept. with_state: the state of Adam is of their precision."""
+    """Adapters in half precision: their weights, gradients and state take half, and `cast_bytes` per token of inputs
+    that were cast for them are no longer kept. with_state: whether Adam's state has the adapters' precision."""
     static = less_static((3 if with_state else 1) * BYTES_LESS_IN_HALF * parameters)
 
     def change(parts: Parts, _: int) -> Parts:

@@ -1,5 +1,5 @@
-"""A change of a training that saves memory, with what it does to the footprint. Findings declare them, in one list for
-what `gpuprof memory` and reports advise and for what `gpuprof project` says still fits with them."""
+"""A change of a training that saves memory, and its effect on the footprint. Findings declare these changes, in one
+list for the advice of `gpuprof memory` and reports, and for what `gpuprof project` says fits with them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class MemoryFix:
     id: str
     title: str
     change: MemoryChange | None
-    """None: what it does here is not known, and `unknown` says why."""
+    """None: its effect here is not known, and `unknown` says why."""
     changes_training: str = ""
     """What it changes about the training itself; empty: nothing but rounding."""
     unknown: str = ""
     replaces: str = ""
-    """Of changes that replace the same thing only one can be made; empty: it goes with all others."""
+    """What it replaces; of changes that replace the same thing only one can be made. Empty: it combines with all."""
     share: float = 0.0
-    """Of the layers that it checkpoints."""
+    """Share of the layers that it checkpoints."""
     moved_bytes: float = 0.0
-    """Of the optimizer's state, which moves between CPU and GPU in each step that needs the room."""
+    """Optimizer state that moves between CPU and GPU in each step that needs the room."""
     with_other_state: MemoryChange | None = None
-    """What it does next to a change that replaces the optimizer; None: the same."""
+    """Its effect in combination with a change that replaces the optimizer; None: the same."""
 
 
 OPTIMIZER, CHECKPOINTING = "optimizer", "checkpointing"
-"""Things that changes replace."""
+"""Values of `replaces`."""
 EVERY = re.compile(r"checkpointing_every_([1-9]\d{0,2})")
 """The id of checkpointing every k-th layer."""
 
@@ -48,8 +48,8 @@ def recorded_footprint(memory: RecordedMemory) -> Footprint:
 
 
 def checkpointing_every(memory: RecordedMemory, name: str) -> MemoryFix | None:
-    """Checkpointing of every k-th layer, by its id (`checkpointing_every_3`); None where it is no such id, or nothing
-    for this recording."""
+    """Checkpointing of every k-th layer, by its id (`checkpointing_every_3`); None for another id, or if it does not
+    apply to this recording."""
     recorded, found = memory.recorded, EVERY.fullmatch(name)
     if found is None or recorded.checkpointing or not recorded.hidden or int(found[1]) > recorded.layers:
         return None

@@ -1,7 +1,7 @@
-"""Optimizer state that lies in unified memory: what it costs to bring to the GPU and back where it does not fit.
+"""Optimizer state in unified memory: the cost of moving it to the GPU and back if it does not fit.
 
-bitsandbytes' paged optimizers leave it to the driver. While all fits nothing moves. With the largest batch there is no
-room left for the state, so that all of it comes to the GPU in the optimizer's step and leaves it again.
+bitsandbytes' paged optimizers leave this to the driver. While everything fits nothing moves. With the largest batch
+there is no room left for the state, so all of it moves to the GPU in the optimizer's step, and back again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from gpuprof.costs.hardware import Gpu
 
 
 def moved_ns(gpu: Gpu, state_bytes: float, room_bytes: float = 0.0) -> tuple[float, float, float] | None:
-    """What a step takes more for state that comes to a GPU and leaves it, ns: at least, usually, at most; None where
-    the GPU's link to the CPU is not known.
+    """How much longer a step takes because state moves to a GPU and back, ns: at least, usually, at most; None if the
+    GPU's link to the CPU is not known.
 
-    Nothing moves if there is room for all of it. Else at least what has no room does, and usually all of it: the driver
-    takes out what was used longest ago, which is what the next step needs first.
+    Nothing moves if there is room for all of it. Else at least the part without room moves, and usually all of it: the
+    driver evicts what was used longest ago, which is what the next step needs first.
     """
     link = gpu.host_link_bytes_per_s
     if not link:

@@ -2,7 +2,7 @@
 
 Python imports the first `sitecustomize` on its path. This one takes its folder off the path again, installs an
 import hook, and hands over to the `sitecustomize` that would have been loaded without it. It must be quick, must work
-under any Python 3, and must never raise: what it cannot do it skips.
+under any Python 3, and must never raise: it skips what it cannot do.
 """
 
 import sys

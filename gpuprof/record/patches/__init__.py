@@ -32,7 +32,7 @@ NAMES = (
     "channels_last",
     "trainer_arguments",
 )
-"""In the order in which they are listed, and in which several are applied."""
+"""Patches, in the order in which they are listed and applied."""
 WORKERS, BATCH = "input_workers", "larger_batch"
 """Patches whose values are a number of loader workers, and how many times the batch."""
 FORMERLY = {"recompiles": "planning"}
@@ -48,7 +48,7 @@ def patch_at(path: str) -> Any:
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
+            raise ImportError(f"{path} is not a Python file")
         module = module_from_spec(spec)
         sys.modules[name] = module
         try:
@@ -60,7 +60,7 @@ def patch_at(path: str) -> Any:
 
 
 def patch_named(name: str) -> Any:
-    """The module of a patch. Raises KeyError for a name that is none."""
+    """The module of a patch. Raises KeyError for an unknown name."""
     name = FORMERLY.get(name, name)
     if name not in (*NAMES, PROBE):
         raise KeyError(name)

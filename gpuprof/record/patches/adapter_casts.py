@@ -52,7 +52,7 @@ def apply(context: Context) -> Callable[[], Proof]:
 
 
 def _match(model: Any) -> int:
-    """Casts adapters to the type of the weight that they adapt; how many tensors that were."""
+    """Casts adapters to the type of the weight that they adapt; returns the number of tensors."""
     count = 0
     for layer in model.modules():
         base = getattr(layer, "base_layer", None)

@@ -10,7 +10,7 @@ from .context import Context, Patch, Proof
 
 PATCH = Patch(
     name="channels_last",
-    does="weights of 2-D convolutions, and so their outputs, lie in memory with the channels last",
+    does="weights of 2-D convolutions, and so their outputs, are laid out in memory with the channels last",
     line="model = model.to(memory_format=torch.channels_last)",
     cannot="models without 2-D convolutions",
 )

@@ -75,6 +75,6 @@ def apply(context: Context) -> Callable[[], Proof]:
 
 
 def _blocks(model: Any) -> list[Any]:
-    """The model's repeated blocks; the model itself where it has none."""
+    """The model's repeated blocks; the model itself if it has none."""
     found = [module for module, name in named_blocks(model, 1) if name.rpartition("_")[2].isdigit()]
     return found or [model]

@@ -36,7 +36,7 @@ class Patch(NamedTuple):
     values: str = ""
     """The values it takes, for the help."""
     check: Callable[[str], bool] = lambda value: not value
-    """Whether it takes this value."""
+    """Whether a value is valid."""
     fields: Callable[[str, Known], tuple[Settings, Settings] | None] = lambda value, known: None
     """`fields(value, known)`: the fields of transformers' arguments that the fix needs, and those that also help; None
     where only the patch can apply it. The program's own flags for these fields are tried before the patch."""

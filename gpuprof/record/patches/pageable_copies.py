@@ -17,7 +17,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """Pins at construction of every DataLoader; `.to` and `.cuda` of a pinned tensor get non_blocking."""
+    """Sets pin_memory of every DataLoader as it is made; `.to` and `.cuda` of a pinned tensor get non_blocking."""
     counts = {"pinned": 0, "copied": 0}
 
     def loader(module: Any) -> None:

@@ -10,7 +10,7 @@ from .context import Context, Patch, Proof, has_gpu
 
 PATCH = Patch(
     name="planning",
-    does="cuDNN attention, which plans for every new sequence length, is off; flash attention takes its place",
+    does="cuDNN attention, which plans again for every new sequence length, is off; flash attention takes its place",
     line="torch.backends.cuda.enable_cudnn_sdp(False)",
     cannot="code that torch.compile compiles for every length: pad to a multiple (the fix `pad_to_multiple`)",
     group="shapes",

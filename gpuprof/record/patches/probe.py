@@ -21,7 +21,7 @@ PATCH = Patch(
     name="probe",
     does="a batch and a length that are multiples of the program's own",
     line="",
-    cannot="a batch that no flag, trainer's arguments or DataLoader hold",
+    cannot="a batch that is in no flag, trainer's argument or DataLoader",
     default="1x1",
     values="factor of the batch x factor of the length, and fake: without data",
 )

@@ -1,4 +1,4 @@
-"""A trainer no longer synchronises with the GPU to look at the loss in every step."""
+"""Keeps a trainer from synchronising with the GPU in every step to read the loss."""
 
 from __future__ import annotations
 

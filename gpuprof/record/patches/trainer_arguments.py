@@ -23,7 +23,7 @@ def as_value(given: Mapping[str, Any]) -> str:
 
 
 def given_in(value: str) -> Settings | None:
-    """The fields in a patch's value; None where it is none."""
+    """The fields in a patch's value; None if it is not valid."""
     found: Settings = {}
     for part in value.split(BETWEEN):
         name, equals, text = part.partition("=")

@@ -1,4 +1,5 @@
-"""Edges to what begins for a reason that was not recorded: it keeps its distance to where the main thread was."""
+"""Edges to work that begins for an unrecorded reason: it keeps its distance from what the main thread did at that
+moment."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from gpuprof.tracefile.trace import F64, I64
 def anchors(
     nodes: Nodes, pieces: Pieces, work: GpuWork, handovers: list[Handover], main_thread: int
 ) -> tuple[Edges, ...]:
-    """Those of threads that no other hands over to, and of work whose launch was not recorded; what follows at once on
-    its stream was queued."""
+    """Edges to threads that no other thread hands over to, and to work whose launch was not recorded; work that follows
+    directly on its stream was queued and needs none."""
     if main_thread < 0:
         return ()
     called = {int(pieces.lane[one.target]) for one in handovers}

@@ -67,7 +67,7 @@ def build(timeline: Timeline) -> Graph:
 
 
 def _durations(pieces: Pieces, work: GpuWork, syncs: SyncEdges, queue: QueueEdges, copy_own: F64) -> F64:
-    """Of pieces: what they do themselves, without their waits; a lane that waits for another takes no time of its
+    """Durations of the nodes, ns: pieces without their waits; a lane that waits for another takes no time of its
     own."""
     duration = np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
     for piece, own in syncs.own_of_piece.items():
@@ -80,8 +80,8 @@ def _durations(pieces: Pieces, work: GpuWork, syncs: SyncEdges, queue: QueueEdge
 
 
 def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
-    """From GPU work to the calls that wait for it."""
-    # Of a stream whose last work was not seen launched nothing says whether that is this round's.
+    """Edges from GPU work to the calls that wait for it."""
+    # If the launch of a stream's last work was not recorded, it is unknown whether that work belongs to this round.
     known = ~syncs.wrapped | (nodes.work(syncs.source) > nodes.wait(syncs.piece))
     return Edges(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
 
@@ -111,7 +111,7 @@ def _assemble(
 
     start, end = pieces.start_ns.astype(np.float64), pieces.end_ns.astype(np.float64)
     host = np.full(len(pieces), HOST, np.uint8)
-    # What a thread of one's own does between its ops is not known; autograd's prepares its next op.
+    # What a user's own thread does between its ops is unknown; autograd's prepares its next op.
     working = [timeline.main_thread, *timeline.host.autograd]
     host[(pieces.scope < 0) & (pieces.call < 0) & ~np.isin(pieces.lane, working)] = NOTHING
     phase = _piece_phases(timeline, pieces)
@@ -133,7 +133,7 @@ def _assemble(
     seen = numbers.work(queue.source[wrapped])
     before[seen] = queue.freed_ns[wrapped]
     started = nodes(start, work.start_ns, start[waiting])
-    # Whatever else looks at those of the round before cannot have waited longer than it did.
+    # Other edges from these nodes of the previous round cannot have held their targets up longer than recorded.
     looks = np.flatnonzero((source >= target) & (kind != QUEUE) & ~from_start & np.isin(source, seen))
     begun = np.where(
         nodes(pieces.waits, np.zeros(len(work), bool), np.ones(len(waiting), bool)),
@@ -141,7 +141,7 @@ def _assemble(
         started,
     )[target[looks]]
     lag[looks] = np.minimum(lag[looks], begun - before[source[looks]])
-    # Where nothing but the round before says when a stream or a thread begins, that one ended just so.
+    # If only the previous round determines when a stream or a thread begins, that round ended at the matching moment.
     rooted = np.zeros(len(numbers), bool)
     rooted[target[source < target]] = True
     wraps = np.flatnonzero(np.isin(kind, (LANE, STREAM)) & ~rooted[target] & (before[source] == NEVER))

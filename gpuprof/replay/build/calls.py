@@ -11,7 +11,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, F64, I32, I64, MEMCPY, Mask, Trace
 
 DEVICE_WAIT = re.compile(r"^(cuda|hip|cu)(Device|Ctx|Thread)Synchronize|^(cuda|hip)Free$|^cuMemFree(_v2)?$")
-"""`cudaFree` waits for the device too."""
+"""Calls that wait for the device; `cudaFree` does, too."""
 STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
 EVENT_WAIT = re.compile(r"^(cuda|hip|cu)EventSynchronize")
 RECORD = re.compile(r"^(cuda|hip|cu)EventRecord")

@@ -51,8 +51,8 @@ def carried_over(graph: Graph) -> Graph:
     late = (of >= 0) & (since - latency_calibrated.GAP_NS.value < lag[of] - latency)
     lag[wraps] = np.where(late, since, np.minimum(since, latency_calibrated.GAP_NS.value))
     lag[of[late]] = np.minimum(lag[of[late]], latency)
-    # Whatever else looked at the round before (a synchronisation, room in the queue) cannot have waited longer than it
-    # did.
+    # Other edges from the previous round (a synchronisation, room in the queue) cannot have held anything up longer
+    # than recorded.
     others = np.flatnonzero((edges.kind != STREAM) & ~lost[target] & (source >= target) & ~np.isnan(ended[source]))
     begun = np.where(graph.waits, graph.recorded_end_ns, graph.recorded_start_ns)[target[others]]
     lag[others] = np.minimum(lag[others], begun - ended[source[others]])

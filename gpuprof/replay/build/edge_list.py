@@ -37,7 +37,7 @@ class Nodes:
         waiting = np.unique(np.concatenate([sync_pieces, work.piece[work.blocks]]))
         moment = np.concatenate(
             [
-                # A lane that stalls does so until others have done what stands between.
+                # A lane that stalls waits until others have done what lies in between.
                 np.where(pieces.waits, pieces.end_ns, pieces.start_ns),
                 work.moment_ns,
                 pieces.start_ns[waiting],
@@ -74,7 +74,8 @@ class Nodes:
 
 
 def lane_edges(nodes: Nodes, pieces: Pieces) -> tuple[Edges, ...]:
-    """From each piece to the next of its thread, to the wait that ends it, and around from the last to the first."""
+    """Edges from each piece to the next of its thread, to the wait that ends it, and around from the last to the
+    first."""
     following = np.flatnonzero(~pieces.first)
     first = np.flatnonzero(pieces.first)
     last = np.append(first[1:], len(pieces)) - 1 if len(first) else first
@@ -86,7 +87,7 @@ def lane_edges(nodes: Nodes, pieces: Pieces) -> tuple[Edges, ...]:
 
 
 def handover_edges(nodes: Nodes, handovers: list[Handover]) -> tuple[Edges, ...]:
-    """From where one thread hands over to another."""
+    """Edges from where one thread hands over to another."""
     if not handovers:
         return ()
     source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))

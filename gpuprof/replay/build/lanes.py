@@ -1,6 +1,5 @@
-"""Host threads as lanes of pieces: cut wherever an op, a call or a step begins or ends, and where a thread hands over.
-
-A piece lies in one innermost op and at most one call, so whatever changes about an op or a call changes whole pieces.
+"""CPU threads as lanes of pieces: cut wherever an op, a call or a step begins or ends, and where a thread hands over. A
+piece lies in one innermost op and at most one call, so a change of an op or a call changes whole pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Pieces:
     first: Mask
     """First piece of a lane."""
     ending: I64
-    """Per call of the trace the piece that it ends with; -1 where none does."""
+    """Per call of the trace the piece at its end; -1 if there is none."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -66,9 +65,9 @@ class Handover(NamedTuple):
     """One thread continues once another one has reached a point."""
 
     source: int
-    """The piece after which it does."""
+    """The piece after which the other thread continues."""
     target: int
-    """The piece that follows."""
+    """The piece with which it continues."""
     lag_ns: int
 
 
@@ -152,7 +151,7 @@ def _main_lane(timeline: Timeline, moments: I64, passes: list[Pass]) -> tuple[I6
 
 
 def _other_lane(moments: I64, thread: int, passes: list[Pass]) -> tuple[I64, I64, Mask]:
-    """The same of another thread: within its passes; without any, from its first to its last event."""
+    """The same for another thread: within its passes; without any, from its first to its last event."""
     own = [(start, end) for one in passes for lane, start, end in one.lanes if lane == thread]
     parts = [moments[(moments >= start) & (moments <= end)] for start, end in own] or [moments]
     start = np.concatenate([part[:-1] for part in parts])
@@ -179,7 +178,7 @@ def _passes(timeline: Timeline, moments: dict[int, I64]) -> list[Pass]:
     passes.sort(key=lambda one: one.start_ns)
     begun = np.array([one.start_ns for one in passes], np.int64) + timeline.window[0]
     call = timeline.call_nesting.innermost(np.full(len(passes), main, np.int32), begun)
-    # A call lasts for its own reasons.
+    # The main thread in a call is busy or waits for something else.
     return [one for one, row in zip(passes, call.tolist(), strict=True) if row < 0]
 
 

@@ -1,8 +1,8 @@
-"""The smallest times between one thing and the next on this machine, estimated from what was recorded.
+"""Usual delays before GPU work starts on this machine, estimated from the recording.
 
 GPU work starts when three things allow it: its launch (plus a latency), the work before it on its stream (plus a gap),
-and events that it waits for. Only the last of them to come shows its lag. For the others the usual lag is taken,
-which is estimated from starts that can have had only one reason.
+and events that it waits for. Only the last of them shows its lag. For the others the usual lag is used, estimated from
+starts that can have had only one reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Launches, WholeNs
 
 CLEAR_NS: Assumed[WholeNs] = 20_000
-"""One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
+"""A start has one clear reason if that came later than the other by this, ns: far more than a launch latency or gap,
+which take a few µs."""
 FEWEST_STARTS: Assumed[Launches] = 4
 """Fewest starts from which a usual lag is estimated."""
 
@@ -24,9 +25,9 @@ def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
 
 
 def prompt(latency_ns: F64, clear: Mask) -> Mask:
-    """Of the `clear` starts those soon after their launch: what started much later waited for something that is not
-    known. Soon is estimated from the recording's own smallest latencies, for the clocks of host and device may
-    differ; where these do not agree with each other, nothing says which start was soon."""
+    """The `clear` starts that came soon after their launch: later ones waited for something unknown. "Soon" is
+    estimated from the recording's own smallest latencies, because the clocks of CPU and device may differ; if those
+    disagree, no start counts as soon."""
     alone = clear & ~np.isnan(latency_ns)
     if np.count_nonzero(alone) < FEWEST_STARTS:
         return alone

@@ -1,4 +1,4 @@
-"""What launching calls do themselves: when they begin it, and how long it takes where their copy is waited for."""
+"""The launching calls' own work: when it begins, and how long it takes in calls that wait for their copy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuprof.tracefile.trace import F64
 
 
 def own_begun(calls: Calls, work: GpuWork, queue: QueueEdges) -> F64:
-    """When the launching call of each work began what it does itself: after its wait for room on its stream."""
+    """When the launching call of each kernel or copy began its own work: after waiting for room on its stream."""
     begun = np.where(work.piece >= 0, calls.start_ns[work.call] if len(calls) else 0, 0.0)
     np.maximum.at(begun, queue.work, queue.freed_ns)
     return begun
 
 
 def copy_own_ns(work: GpuWork, begun: F64) -> F64:
-    """What a blocking copy's call does before its copy can start; NaN on other work.
+    """Time that a blocking copy's call takes before its copy can start, ns; NaN for other work.
 
     Estimated from copies that started on an idle stream: they waited for their launch only. `begun`: when each call
     began its own work, which it does when its stream has room.
@@ -38,6 +38,6 @@ def copy_own_ns(work: GpuWork, begun: F64) -> F64:
     until = work.start_ns[rows] - begun - latency
     idle = clear[rows]
     typical = float(np.median(until[idle])) if idle.any() else latency_calibrated.LAUNCH_NS.value
-    # A copy that queued behind other work shows only that it did not take longer than that.
+    # A copy that queued behind other work shows only an upper limit.
     own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, np.maximum(work.end_ns[rows] - begun, 0))
     return own

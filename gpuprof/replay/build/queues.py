@@ -15,15 +15,15 @@ from gpuprof.units import Assumed, Launches, Ratio, Share
 FEWEST_FULL: Assumed[Launches] = 5
 FULL_SHARE: Assumed[Share] = 0.9
 UNRECORDED_ITEMS: Assumed[Share] = 1 / 64
-"""Of a queue's room what items that are not recorded as work (events, markers) take, at most."""
+"""Largest share of a queue's room taken by items that are not recorded as work (events, markers)."""
 LONG_CALL: Assumed[Ratio] = 2.0
 """A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, FULL_SHARE of them
 returned no earlier than the item ended that had to make room, and half took LONG_CALL times the usual time of their
 name."""
 SOON_CALL: Assumed[Ratio] = 4.0
 DEEP_QUEUE: Assumed[Share] = 0.5
-"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP_QUEUE of the usual items, half of
-the calls took SOON_CALL times as long as was left of them when that item ended."""
+"""If all launches wait, no usual time is known: then, in a queue of at least DEEP_QUEUE of the usual items, half of the
+calls took SOON_CALL times as long as they still lasted after that item ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,19 @@ class QueueEdges:
     source: I64
     """Index of the item that must have ended; of one at or after `work` it is the previous round's."""
     freed_ns: F64
-    """When that item had ended, as recorded, or as the launch that waited for it returned; -inf of a previous round's
-    where neither shows it. What was queued when the recording began stands for the last items of the previous round."""
+    """When that item had ended, as recorded, or when the launch that waited for it returned; -inf for an item of the
+    previous round if neither shows it. Work that was queued when the recording began represents the last items of the
+    previous round."""
     lag_ns: F64
     own_ns: F64
-    """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
+    """Own time of the launching call, ns; NaN if the call did not wait, so that all of its recorded time is its own."""
     carried_ns: F64
-    """Per stream when work of before the window ended: its first item's begin where launches waited for work that was
-    not seen."""
+    """Per stream, when work from before the window ended, ns: the start of its first item if launches waited for
+    unrecorded work."""
 
 
 def queue_edges(work: GpuWork, calls: Calls) -> QueueEdges:
-    """For every launch the item of its stream that has to be done before there is room."""
+    """For every launch the item of its stream that must be done before there is room."""
     streams = [_Items(work, calls, stream) for stream in range(len(work.streams))]
     carried = work.carried_ns.copy()
     streams = [items for items in streams if len(items.work)]
@@ -91,7 +92,7 @@ class _Items:
         """Items launched and not done when each call began."""
 
     def freed_ns(self, item: I64) -> F64:
-        """When these items had ended; those below 0 are of the previous round, -inf where that was not seen."""
+        """When these items had ended; negative ones are of the previous round, -inf if unrecorded."""
         ended = np.concatenate([self.queued, self.ended])
         at = item + len(self.queued)
         return np.where(at >= 0, ended[np.maximum(at, 0)], -np.inf)
@@ -115,7 +116,8 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     usual = _own_ns(items, own)
     unseen = _waited_unseen(items, usual, limit)
     if limit > count:
-        # A round fits into the queue: what held these up ran in the round before, at their own place at the latest.
+        # A round fits into the queue: what held these launches up ran in the previous round, at their own position at
+        # the latest.
         source, free = np.arange(count), np.full(count, -np.inf)
     else:
         source = np.arange(count) - limit
@@ -127,19 +129,19 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     # A launch that returned earlier shows that there was room.
     possible = waited | ((free <= items.begun) & (limit <= count))
     left = items.returned - free
-    # What a copy that blocks does itself is distinguished from its wait elsewhere.
+    # The own time of blocking copies is separated from their wait elsewhere.
     own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
     lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
     return items.work[possible], items.last[source[possible]], free[possible], lag[possible], own_ns[possible]
 
 
 def _own_ns(items: _Items, own: dict[int, float]) -> F64:
-    """What each launch takes usually."""
+    """Usual own time of each launch, ns."""
     return np.maximum([own.get(name, 0.0) for name in items.names.tolist()], 0.0)
 
 
 def _waited_unseen(items: _Items, usual: F64, limit: int) -> Mask:
-    """Launches that waited for room which an item of an earlier round made, whose end was not recorded.
+    """Launches that waited for room made by an item of an earlier round whose end was not recorded.
 
     Such an item ran before the window's first, so the call began before that did. The call took LONG_CALL times its
     usual time, and no longer than the same item of the window runs; there are at least FEWEST_FULL."""

@@ -1,7 +1,6 @@
-"""The end of a window in which the host recorded nothing: where the GPU works, the host is taken to wait for it.
-
-An engine that serves a model launches a whole pass and then waits in another thread or process, or the recording of
-the host ended before that of the GPU. Taken for Python code, that time would bind the step, and no faster GPU help.
+"""The end of a window in which nothing was recorded on the CPU: while the GPU works, the CPU is assumed to wait for it.
+A serving engine launches a whole pass and then waits in another thread or process, or the recording of the CPU ended
+before that of the GPU. If that time counted as Python code, it would be the step's limit, and no faster GPU would help.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpuprof.tracefile.trace import OP
 
 
 def with_silent_end(syncs: SyncEdges, timeline: Timeline, pieces: Pieces, work: GpuWork) -> SyncEdges:
-    """The waits of calls, and that of the main thread's last piece for what the GPU still does, if it is silent."""
+    """The waits of calls and, if the main thread's last piece is silent, its wait for the remaining GPU work."""
     main = np.flatnonzero(pieces.lane == timeline.main_thread)
     low, high = timeline.window
     if not len(main) or len(timeline.steps.start_ns) < 1:

@@ -15,7 +15,7 @@ from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Code, Convention, Entries, WholeNs
 
 SLACK_NS: Assumed[WholeNs] = 1_000
-"""Host and device clocks agree to about this."""
+"""CPU and device clocks agree to about this, ns."""
 LOOK_BACK: Assumed[Entries] = 16
 """Records of events that are tried, from the last backwards, to find the one that a stream waits for."""
 _NO_STREAM: Convention[Code] = -2
@@ -24,21 +24,22 @@ _NO_STREAM: Convention[Code] = -2
 
 @dataclass(frozen=True, slots=True)
 class SyncEdges:
-    """Waits of host calls. Per edge: the piece that ends the call, the work waited for, and the lag of the return."""
+    """Waits of CPU calls. Per edge: the piece that ends the call, the work waited for, and the lag of the return."""
 
     piece: I64
     source: I64
-    """Index of the work; where it is not yet launched in this round, that of the round before."""
+    """Index of the work; if it is not yet launched in this round, that of the previous round."""
     wrapped: np.ndarray
     lag_ns: F64
     own_of_piece: dict[int, float]
-    """What the call itself takes, for pieces whose call waited."""
+    """Own time of the call, ns, for pieces whose call waited."""
 
 
 def sync_edges(pieces: Pieces, work: GpuWork, calls: Calls) -> SyncEdges:
-    """Every wait of a synchronising call for the last work that was launched before it on what it waits for."""
+    """The wait of each synchronising call for the last work launched before it on the device, stream or event that it
+    waits for."""
     waits = calls.waits_device | calls.waits_stream | calls.waits_event
-    # Without a host segment there is nothing that could wait.
+    # Without a piece of CPU time there is nothing that could wait.
     rows = np.flatnonzero(waits & calls.in_window & (pieces.ending >= 0))
     rows = rows[pieces.call[pieces.ending[rows]] == rows]
     rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
@@ -78,7 +79,7 @@ def sync_edges(pieces: Pieces, work: GpuWork, calls: Calls) -> SyncEdges:
 
 
 def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
-    """What calls of each name take when they find nothing to wait for; without such calls the shortest of them."""
+    """Usual time of each name's calls that find nothing to wait for, ns; without such calls that of the shortest."""
     own = np.empty(len(names))
     for name in np.unique(names).tolist():
         mine = names == name

@@ -1,4 +1,4 @@
-"""The window's GPU work in the order in which it was launched, with the host segment that launched it."""
+"""The window's GPU work in the order in which it was launched, with the piece of CPU time that launched it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class GpuWork:
     correlation: I64
     """The trace's number of the launch."""
     piece: I64
-    """Host segment that ends the launching call; -1 where the launch was not recorded."""
+    """Piece at the end of the launching call; -1 if the launch was not recorded."""
     moment_ns: I64
-    """Where it stands in the order: at the beginning of that piece; where the launch was not
-    recorded when it began, as far as what was launched before and after it on its stream allows."""
+    """Its moment in the order: the beginning of that piece; if the launch was not recorded, when the work began, as far
+    as the launches before and after it on its stream allow."""
     kind: U8
     head: Mask
     """First work of its launch; the others are further nodes of a CUDA graph."""
@@ -53,7 +53,7 @@ class GpuWork:
 
     @property
     def free_ns(self) -> F64:
-        """When the stream of each work was free for it; NEVER where nothing came before."""
+        """When the stream of each kernel or copy was free for it; NEVER if nothing came before."""
         return np.where(self.previous >= 0, self.end_ns[self.previous], self.carried_ns[self.stream])
 
 
@@ -80,8 +80,8 @@ def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> GpuWork:
     launched = np.where(piece >= 0, calls.end_ns[call] if len(calls) else np.nan, np.nan)
     blocks = (piece >= 0) & head
     if len(calls):
-        # The driver lets go once the last piece is in its own buffer: a little before the copy ends. A copy that fits
-        # the buffer has by then hardly begun, and blocks no one.
+        # The call returns once the last piece is in the driver's own buffer: a little before the copy ends. A copy that
+        # fits the buffer has then hardly begun, and blocks nothing.
         overlaps = launched - (gpu.start_ns[rows] - low) >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
         blocks &= calls.blocking_copy[call] & overlaps
     return GpuWork(
@@ -95,7 +95,7 @@ def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> GpuWork:
 
 
 def _moments(begun: I64, lost: Mask, start: I64, stream: np.ndarray) -> I64:
-    """Where work stands in the order of launches; what was not seen launched stays in the order of its stream."""
+    """The moments by which work is ordered; work whose launch was not recorded stays in the order of its stream."""
     moment = begun.copy()
     if not lost.any():
         return moment
@@ -107,11 +107,11 @@ def _moments(begun: I64, lost: Mask, start: I64, stream: np.ndarray) -> I64:
         unknown = lost[rows]
         after = np.maximum.accumulate(np.where(unknown, np.iinfo(np.int64).min, begun[rows]))
         before = np.minimum.accumulate(np.where(unknown, np.iinfo(np.int64).max, begun[rows])[::-1])[::-1]
-        # Equal moments stand in the order in which the work began.
+        # Work with equal moments is in the order in which it began.
         latest = np.where(before > after, before - 1, after)
         between = unknown & (after > np.iinfo(np.int64).min)
         moment[rows[between]] = np.clip(begun[rows], after, latest)[between]
-        # What ran before any of it was launched is what the round before leaves running, see `carried_over`.
+        # Work that ran before any launch is what the previous round leaves running, see `carried_over`.
         queued = unknown & ~between & (before < np.iinfo(np.int64).max)
         moment[rows[queued]] = np.minimum(begun[rows], latest)[queued]
     return moment
@@ -127,8 +127,8 @@ def previous_of(key: I64) -> I64:
 
 
 def _carried(timeline: Timeline, pairs: np.ndarray, low: int, stream: I64, start: F64, launched: F64) -> F64:
-    """Per stream when work of before the window ends. Where none was recorded, but the first work of the device in the
-    window began long after its launch, there was some: recordings begin while a GPU is at work."""
+    """Per stream, when work from before the window ends. If none was recorded, but the device's first work in the
+    window began long after its launch, there was some: recordings begin while a GPU works."""
     gpu, links = timeline.trace.gpu, timeline.links
     before = np.ones(len(gpu), bool)
     before[timeline.members] = False

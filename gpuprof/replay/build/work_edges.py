@@ -18,12 +18,13 @@ from gpuprof.units import Assumed, WholeNs
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 """Columns of lags: the three reasons that the start of GPU work waits for."""
 NEAR_NS: Assumed[WholeNs] = 5_000
-"""Work that starts this soon after the end of other work, and late for every reason of its own, waited for it."""
+"""Work that starts at most this long, ns, after the end of other work, and late for every known reason, waited for that
+work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Starts:
-    """Per kernel or copy when each of its reasons allowed it to start, and the lag that its start then had.
+    """Per kernel or copy, when each of its reasons allowed it to start, and the lag of its start after that.
 
     Times are ns from the window's start, NaN where there is no such reason.
     """
@@ -51,8 +52,8 @@ def work_edges(
 ) -> tuple[Edges, ...]:
     """All edges into GPU work whose launch was recorded, and between kernels and copies.
 
-    `begun`: when each launching call began what it does itself, and `copy_own` how long that takes for copies that
-    block; `events`: the work that waits for events, and the work that it waits for.
+    `begun`: when each launching call began its own work, and `copy_own` how long that takes for copies that block;
+    `events`: the work that waits for events, and the work that it waits for.
     """
     if not len(work):
         return ()
@@ -89,7 +90,8 @@ def _starts(work: GpuWork, begun: F64, copy_own: F64, events: tuple[I64, I64]) -
 
 
 def _near(work: GpuWork, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
-    """(work, work on another stream of its device) for starts that nothing recorded explains, and that end just before.
+    """(work, work on another stream of its device) for starts that nothing recorded explains: the other work ends just
+    before.
 
     `late`: indices of work that started `late_ns` after everything it is known to wait for.
     """
@@ -112,7 +114,7 @@ def _launched(work: GpuWork, begun: F64, copy_own: F64) -> F64:
 
 
 def _free(work: GpuWork) -> F64:
-    """When each work's stream was free for it; NaN where nothing came before."""
+    """When the stream of each kernel or copy was free for it; NaN if nothing came before."""
     free = work.free_ns
     return np.where(free > NEVER, free, np.nan)
 
@@ -165,9 +167,10 @@ def _graph_parent(work: GpuWork) -> I64:
 
 
 def _launches(nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, starts: _Starts) -> Edges:
-    """From the host segment that launches it."""
+    """Edges from the piece of CPU time that launches it."""
     rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
-    # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
+    # Work may begin before its call returns, if the call was held up: then a faster call does not make it start
+    # earlier.
     since = work.start_ns[rows] - pieces.start_ns[work.piece[rows]]
     early = (work.start_ns[rows] < starts.launched_ns[rows]) & (since >= 0)
     early &= begun[rows] <= work.start_ns[rows] - since
@@ -176,7 +179,8 @@ def _launches(nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, starts: _
 
 
 def _streams(nodes: Nodes, work: GpuWork, starts: _Starts) -> tuple[Edges, Edges]:
-    """From the work before on the same stream; to the first of a stream from the last one of the round before."""
+    """Edges from the work before on the same stream; to the first of a stream from the last one of the previous
+    round."""
     has_previous, lag = work.previous >= 0, starts.lag_ns[:, _BY_STREAM]
     rows = np.flatnonzero(has_previous & ~np.isnan(lag))
     first = np.flatnonzero(~has_previous)
@@ -189,7 +193,7 @@ def _streams(nodes: Nodes, work: GpuWork, starts: _Starts) -> tuple[Edges, Edges
 
 
 def _events(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
-    """From the work on other streams that it waits for.
+    """Edges from the work on other streams that it waits for.
 
     The edge from the latest of them carries the observed lag; the others the usual one at most.
     """
@@ -201,7 +205,7 @@ def _events(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
 
 
 def _graphs(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
-    """From the node of the same CUDA graph that it follows."""
+    """Edges from the node of the same CUDA graph that it follows."""
     rows = np.flatnonzero(starts.parent >= 0)
     parent = starts.parent[rows]
     return Edges(GRAPH, nodes.work(rows), nodes.work(parent), work.start_ns[rows] - work.end_ns[parent])

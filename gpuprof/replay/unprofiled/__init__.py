@@ -1,1 +1,1 @@
-"""The graph as it would have run without a profiler: what recording costs, and how it is taken out."""
+"""The graph as it would have run without a profiler: what recording costs, and how that is removed."""

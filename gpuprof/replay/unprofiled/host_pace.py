@@ -14,33 +14,32 @@ PROBES = (
     ("aten::as_strided", calibrated.STRIDED_NS.value, 0.05),
     ("aten::empty_strided", calibrated.EMPTY_STRIDED_NS.value, 0.0),
 )
-"""Ops that do next to nothing, so that their recorded time shows how fast the host records: with their time on a host
-of pace 1, and the share of all ops that makes them trusted (compiled code holds few, in places that are not
-typical)."""
+"""Ops that do next to nothing, so that their recorded time shows how fast the CPU records: each with its time at pace
+1, and the share of all ops from which it is trusted (compiled code has few, in places that are not typical)."""
 LAUNCH_PROBE = ("cudaLaunchKernel", calibrated.LAUNCH_NS.value)
-"""Where no such op was recorded, a launch shows the pace, less exactly."""
+"""If no such op was recorded, a launch shows the pace, less exactly."""
 NSYS_PROBE = ("cudaLaunchKernel", calibrated.NSYS_LAUNCH_NS.value)
 """The same for Nsight Systems, which records calls."""
 FEWEST_OPS: Assumed[Count] = 30
 PACES: Measured[tuple[Ratio, Ratio]] = (0.6, 3.0)
-"""Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
+"""Limits of a pace: recorded CPUs were between 0.8 and 2.6; beyond these limits something else makes the op long."""
 
 
 def host_pace(timeline: Timeline) -> float:
-    """How slowly the host records, 1 for the median host that RECORDED_EVENT_NS is from: the time of its shortest op
-    over the usual, or of a launch where such ops were not recorded."""
+    """How slowly the CPU records, 1 for the median CPU of RECORDED_EVENT_NS: time of its shortest op / the usual time,
+    or that of a launch if such ops were not recorded."""
     return pace_and_spread(timeline)[0]
 
 
 def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
-    """The host's pace, and how many times less or more than it says the cost of an event may be."""
+    """The CPU's pace, and the factor by which the cost of an event may be less or more than the pace says."""
     trace = timeline.trace
     if trace.reading.kind == "nsys":
         probes: tuple[tuple[Ops | Calls, str, float, float, float], ...] = (
             (trace.calls, *NSYS_PROBE, 0.0, calibrated.NSYS_SPREAD.value),
         )
     elif lacks_inner_ops(timeline):
-        # The ops that do next to nothing are gone but for those that are called by themselves, or had to wait.
+        # The ops that do next to nothing are gone, except those that are called by themselves or had to wait.
         probes = (
             (trace.calls, *LAUNCH_PROBE, 0.0, _both(calibrated.LAUNCH_SPREAD.value, calibrated.LEFT_OUT_SPREAD.value)),
         )
@@ -51,12 +50,12 @@ def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
         number = trace.string_ids.get(name)
         rows = np.flatnonzero(table.name == number) if number is not None else np.empty(0, np.int64)
         took = (table.end_ns - table.start_ns)[rows]
-        # Recordings of before 2024 hold whole microseconds, which say nothing of what takes less than one.
+        # Recordings from before 2024 have whole microseconds, which do not show shorter times.
         if len(rows) >= max(FEWEST_OPS, share * len(table)) and np.any(took % 1000):
             return float(np.clip(float(np.median(took)) / usual, *PACES)), spread
     return 1.0, probes[-1][-1]
 
 
 def _both(one: float, other: float) -> float:
-    """How many times less or more a product may be whose factors, independent of each other, may each be this large."""
+    """The uncertainty factor of a product of two independent values with these uncertainty factors."""
     return float(np.exp(np.hypot(np.log(one), np.log(other))))

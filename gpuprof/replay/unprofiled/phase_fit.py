@@ -1,8 +1,8 @@
-"""The CPU's time before, in and after the backward passes fitted to what a stretch without a profiler says of them.
+"""Fits the CPU's time before, in and after the backward passes to their shares in a stretch without a profiler.
 
 The cost of a recorded event is not the same in all of a step: in four programs that the CPU limits (scenarios/cases),
-sampled without a profiler, what comes before the backward pass took 1.05 to 1.6 times, and the backward pass 0.84 to
-1.08 times what one cost for all events leaves of them.
+sampled without a profiler, the work before the backward pass took 1.05 to 1.6 times, and the backward pass 0.84 to 1.08
+times, the time that remains with one cost for all events.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Ratio, Rounds, Share
 
 FIT_ROUNDS: Assumed[Rounds] = 4
-"""Rounds of the fit: each part's time follows its factor nearly as a line, so that a few are enough."""
+"""Rounds of the fit: each part's time is nearly linear in its factor, so a few are enough."""
 MOST_FACTOR: Assumed[Ratio] = 2.0
-"""A part gets no more than this many times as slow or quick: beyond, the recorded steps do other work."""
+"""Largest factor by which a part becomes slower or faster: beyond, the recorded steps do other work."""
 CPU_LIMITED: Assumed[Share] = 0.05
 """A step that a CPU of 0.9 of the time shortens by less than this is not limited by the CPU alone: its parts have
 waits for the GPU in them."""
 
 
 class Parts(NamedTuple):
-    """Of a step, or shares of one: from its begin to its last backward pass without the backward passes in between, all
-    backward passes, and from there to its end."""
+    """Parts of a step, ns, or their shares: from its begin to its last backward pass without the backward passes in
+    between, all backward passes, and from there to its end."""
 
     before: float
     backward: float

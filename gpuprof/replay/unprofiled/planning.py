@@ -16,13 +16,13 @@ class Planning:
     """The ops of a graph that plan."""
 
     nodes: Mask
-    """Pieces of the CPU's work in them."""
+    """Mask of the CPU work in them."""
     usual_ns: F64
-    """Per node what is left of it when nothing is to be planned; as recorded elsewhere."""
+    """Per node its time without planning, ns; as recorded for other nodes."""
     recorded_ns: F64
     """Per node as it was recorded, planning included."""
     names: list[str]
-    """Of the ops, each once."""
+    """Names of the ops, each once."""
 
 
 def planning(graph: Graph) -> Planning:
@@ -41,7 +41,7 @@ def planning(graph: Graph) -> Planning:
 
 
 def without_planning(graph: Graph) -> Graph:
-    """The graph with nothing left to plan; itself where nothing is."""
+    """The graph with nothing left to plan; the graph itself if nothing was planned."""
     found = planning(graph)
     if not found.nodes.any():
         return graph

@@ -1,10 +1,7 @@
-"""What recording cost the host, and how it is taken out of the graph.
-
-Every recorded op, call and frame cost the thread that it was recorded on some time, partly inside the interval that
-was written down and partly around it. That cost is taken out of the host segments on either side of each
-event's begin and end; what the step then takes comes from simulating it, since time that the host spends while the
-GPU is at work is no loss. How fast a host records is in `host_pace`, what a measured step says of the cost in
-`profiler_fit`.
+"""What recording cost the CPU, and how that is removed from the graph. Every recorded op, call and frame cost some time
+on its thread, partly inside the recorded interval and partly around it. That cost is removed from the CPU time on
+either side of each event's begin and end; the step without it is then simulated, since CPU time that overlaps with GPU
+work costs nothing. `host_pace` estimates how fast a CPU records, `profiler_fit` fits the cost to a measured step.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
 from gpuprof.units import Assumed, Code, Convention, Share
 
 LEAST_LEFT: Assumed[Share] = 0.1
-"""Share of a piece's recorded time that is left at least."""
+"""Smallest share of a piece's recorded time that remains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class EventCounts:
     fractions.
 
     A quarter of an op or call belongs to each piece on either side of its begin and of its end; half of a frame to each
-    piece that it begins or ends in. Ops that were left out of the file are counted with those that are left.
+    piece that it begins or ends in. Ops that were removed from the file are attributed to the remaining ones.
     """
 
     ops: F64
@@ -143,7 +140,7 @@ def _graph_nodes(graph: Graph, host: Mask) -> F64:
 
 
 def _at(times: I64, t: I64) -> I64:
-    """How many of `times`, which ascend, are each `t`; quick where these ascend, too."""
+    """How many of `times`, which ascend, equal each `t`; faster if `t` ascends as well."""
     count = np.empty(len(t), np.int64)
     _count(times, t, count)
     return count
@@ -168,11 +165,9 @@ def _between(times: I64, low: I64, high: I64) -> I64:
 
 
 def without(graph: Graph, cost_ns: F64) -> Graph:
-    """The graph with the sum of `cost_ns` taken out of the host's work.
-
-    Most of it where it is recorded, and what a node cannot give, the next of its lane does; the part
-    `profiler.DIFFUSE` out of all of the host's work, in proportion to its time, of which in one piece
-    `profiler.REFILL_NS` count at most.
+    """The graph with the sum of `cost_ns` removed from the CPU work. Most of it is removed where it was recorded, and
+    what exceeds a node's time from the next node of its lane; the share `profiler.DIFFUSE` is removed from all CPU work
+    in proportion to its time, of which at most `profiler.REFILL_NS` of a piece count.
     """
     whole, placed = (_reduced(graph, part * cost_ns) for part in (1.0, 1.0 - calibrated.DIFFUSE.value))
     host = (graph.lane >= 0) & ~graph.waits
@@ -184,7 +179,7 @@ def without(graph: Graph, cost_ns: F64) -> Graph:
 
 
 def _reduced(graph: Graph, cost_ns: F64) -> F64:
-    """The durations of nodes after the cost of each is taken out of it, or where it is too short out of the next."""
+    """The durations of nodes after subtracting the cost of each from it or, if it is too short, from the next."""
     left = graph.duration_ns.copy()
     debt = np.zeros(int(graph.lane.max(initial=0)) + 1)
     _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST_LEFT, left, debt)

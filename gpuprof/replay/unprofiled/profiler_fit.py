@@ -1,5 +1,5 @@
-"""The graph as it would have run unprofiled: the usual cost of recording taken out, or the cost and the host's own
-speed fitted to a measured step."""
+"""The graph as it would have run unprofiled: the usual cost of recording removed, or the cost and the CPU's own speed
+fitted to a measured step."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Ratio, Share
 
 MOST_EXPONENT: Assumed[Ratio] = 1.6
-"""Beyond that the host itself was quicker or slower: by e to the power of this at most."""
+"""Largest factor by which the CPU itself was faster or slower, beyond the cost of recording, as an exponent of e."""
 FLAT_GAIN: Assumed[Share] = 5e-3
-"""Where taking out more gains less than this the step does not wait for what recording cost."""
+"""If removing more cost gains less than this share, the step does not wait for that cost."""
 QUICKER_HOST: Assumed[Share] = 0.9
 CPU_LIMITED: Assumed[Share] = 0.01
 """If a CPU that takes 0.9 of the time shortens the step by less than this, the GPU limits the step, which then says
@@ -33,11 +33,11 @@ nothing more about the CPU."""
 GPU_LIMITED: Assumed[Share] = 0.8
 """A step of which this much is left without the CPU's work is limited by the GPU, or nearly so."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
-"""A fit is good when the step is this near to the measured one."""
+"""A fit is good if the step differs from the measured one by at most this share."""
 KNOWN_TO: Assumed[Share] = 1e-4
-"""The cost of an event and the speed of a host are known no better than to this share."""
+"""Relative tolerance of the search for the cost of an event and the speed of a CPU."""
 NEAR_ENOUGH: Assumed[Share] = 0.01
-"""A step that is only estimated needs no fit where it is this near already."""
+"""A step that is only estimated is not fitted if it differs by at most this share already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class Removal:
     step_ns: float
     low_ns: float
     high_ns: float
-    """Eight of ten steps lie between the two."""
+    """Ends of the step's 80 % interval, ns."""
     fitted: bool
     """Whether the cost was fitted to a measured step."""
     cost_ns: float
     """Removed from the host's work per step."""
     scale: float
-    """The cost of an event, of the usual one."""
+    """Cost of an event / the usual cost."""
     quicker: Graph
     slower: Graph
-    """The graph at the ends of what the host's own time may be: eight of ten lie between."""
+    """The graph at the ends of the 80 % interval of the CPU's own time."""
     replayed_ns: float
     """The step of the same loop with all that recording cost. A window may be longer: what passes in it before its
     first kernel runs in a loop while the GPU still works for the step before."""
@@ -69,10 +69,10 @@ def remove_profiler(
 ) -> Removal:  # fmt: skip
     """The graph as it would have run unprofiled.
 
-    `measured_ns`: a step timed without a profiler, which the host's time is then fitted to as far as the step waits for
-    the host, and `spread` its 80 % interval; `shares`: the parts of such a step, where they were timed, too; `cpu_ns`:
-    the longest that it takes the CPU alone, where that was timed. Without it the usual cost per event is removed, and
-    the interval is that of the cost.
+    `measured_ns`: a step timed without a profiler, to which the CPU's time is fitted as far as the step waits for the
+    CPU, and `spread` its 80 % interval; `shares`: the parts of such a step, if they were timed; `cpu_ns`: an upper
+    bound of the CPU's own time for such a step, if known. Without a measured step the usual cost per event is removed,
+    and the interval is that of the cost.
     """
     events = recorded_events(graph)
     pace, spread_of_cost = pace_and_spread(graph.timeline)
@@ -92,11 +92,11 @@ def remove_profiler(
     fitting = reduced.duration_ns > 0 if quick is reduced else reduced.on_gpu
     reduced, step = quick, step_of(quick)
     if abs(step - measured_ns) > FIT_TOLERANCE * measured_ns:
-        # Another clock, or what the graph does not know of.
+        # Another clock, or something that the graph does not contain.
         reduced = _by_one_factor(reduced, fitting, measured_ns)
         step = step_of(reduced)
     low, high = spread or (measured_ns, measured_ns)
-    quicker, slower = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
+    quicker, slower = (_at_speed(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
     cost = scale * per_step
     return Removal(reduced, step, min(low, step), max(high, step), True, cost, scale, quicker, slower, replayed)
 
@@ -116,8 +116,8 @@ def no_slower_cpu(graph: Graph, cpu_ns: float) -> Graph:
 
 
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
-    """A removal without a measured step where other recordings say what the step is: the host's time is fitted to
-    `step_ns`, and its ends and those of the step are as far away as they were."""
+    """A removal without a measured step, fitted to a step known from other recordings: the CPU's time is fitted to
+    `step_ns`, and the relative widths of its interval and the step's are unchanged."""
     if abs(step_ns - removal.step_ns) <= NEAR_ENOUGH * step_ns or removal.step_ns <= 0:
         return removal
     found = remove_profiler(graph, step_ns)
@@ -139,8 +139,8 @@ def _fitted(graph: Graph, events: EventCounts, pace: float, least: float, measur
     If the GPU limits the step, the step only says that the CPU is not slower than that. Fitting the CPU to the small
     difference that is left would fit it to the GPU's noise. So the CPU keeps its usual speed unless the GPU's noise
     does not explain the measured step, and then departs from it only as far as needed: first by the cost of an event,
-    then by its own speed. Where even all of the cost hardly changes the step, an event costs at least `least`: the
-    CPU does not explain the rest of the difference.
+    then by its own speed. If even all of the cost hardly changes the step, an event costs at least `least`: the CPU
+    does not explain the rest of the difference.
     """
     most = profiler_calibrated.SPREAD.value * pace
     differs = _differs(graph)
@@ -170,7 +170,7 @@ def _fitted(graph: Graph, events: EventCounts, pace: float, least: float, measur
         if step(0.0, slow) >= measured_ns or determined(0.0, slow):
             level = _first(lambda u: step(u, slow) <= measured_ns, lowest, pace)
     elif step(pace, fast) > measured_ns:
-        # What taking out more does not help with is not the cost's.
+        # If removing more does not help, the cost is not the reason.
         least = step(most, fast) * (1 + FLAT_GAIN)
         most = _first(lambda u: step(u, fast) <= least, pace, most)
         level = _first(lambda u: step(u, fast) <= measured_ns or not determined(u, fast), pace, most + MOST_EXPONENT)
@@ -191,9 +191,9 @@ def _differs(graph: Graph) -> Mask | None:
     return good_part(graph, computes(graph) | planning(graph).nodes)
 
 
-def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
-    """The graph with a host made slower or quicker by a factor, as far as the measured step leaves that open; by the
-    noise of the host's time at least."""
+def _at_speed(graph: Graph, factor: float, step_ns: float) -> Graph:
+    """The graph with a CPU that is slower or faster by a factor, as far as the measured step allows; at least by the
+    noise of the CPU's time."""
     noise = float(np.log1p(noise_calibrated.HOST_PROCESS.value))
     whole = max(abs(float(np.log(factor))), noise)
 

@@ -31,7 +31,7 @@ _MOST_LABELLED: Convention[Steps] = 5
 _LEAST_HOVERED: Convention[Share] = 0.005
 """Smallest share of a step for which a part is listed on hovering."""
 _SAME_LENGTH: Convention[Share] = 0.15
-"""Steps within this share of their median look the same."""
+"""Steps within this share of their median look alike."""
 _EACH_TICK: Convention[Steps] = 10
 _NARROW_EACH_TICK: Convention[Steps] = 5
 """Up to this many steps each has its number on the axis; the second in a narrow window."""

@@ -28,7 +28,7 @@ _LONGEST_NAME: Convention[Characters] = 80
 _NARROW_ROW_PX: Convention[Px] = 46
 _NARROW_NAME: Convention[Characters] = 18
 _TITLE_ROOM: Convention[Characters] = 58
-"""In a narrow window: height of a row, characters of a line of its name, and what a title takes."""
+"""In a narrow window: height of a row, characters per line of its name, and characters that fit in a title."""
 
 
 def what_if(diagnosis: Diagnosis) -> Figure | None:

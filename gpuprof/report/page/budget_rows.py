@@ -20,7 +20,7 @@ class BudgetRow:
     """A part of the mean step."""
 
     key: str
-    """Of its colour; empty for the sum."""
+    """Key of its colour; empty for the sum."""
     label: str
     time: str
     share: str

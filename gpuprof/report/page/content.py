@@ -167,7 +167,7 @@ def lacks(diagnosis: Diagnosis) -> list[str]:
 
 
 def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
-    """The user's ranges, except the steps themselves: host time per step, and what the GPU did for them."""
+    """The user's ranges, except the steps themselves: CPU (host) time per step, and what the GPU did for them."""
     steps = diagnosis.steps.count if diagnosis.steps else 1
     own = (diagnosis.steps.name if diagnosis.steps else None, "ProfilerStep#")
     named = [one for one in diagnosis.ranges if one.name not in own]

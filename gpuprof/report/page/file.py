@@ -56,13 +56,13 @@ def _write(page: str, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     try:
         if target.exists() and not target.is_file():  # a pipe or a device would be replaced by the page
-            raise GpuprofError(f"{target} is there already, and no file")
+            raise GpuprofError(f"{target} exists and is not a file")
         with whole_file(target) as file:
             file.write(page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise GpuprofError(f"{target} cannot be written: {error.strerror}") from error
     except ValueError as error:  # a NUL
-        raise GpuprofError(f"{os.fspath(path)!r} is no name of a file") from error
+        raise GpuprofError(f"{os.fspath(path)!r} is not a file name") from error
 
 
 def is_report(path: Path) -> bool:

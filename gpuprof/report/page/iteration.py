@@ -80,7 +80,7 @@ def iteration_part(diagnosis: Diagnosis) -> IterationPart | None:
         "Not recorded": words.unrecorded(found),
     }  # fmt: skip
     return IterationPart(
-        "The mean iteration by phase, host time",
+        "The mean iteration by phase, wall time",
         words.summary(found),
         bar,
         _rows(found),

@@ -21,8 +21,8 @@ LEAST_TILE_SHARE: Convention[Share] = 0.004
 """Share of the whole below which a tile is not drawn."""
 ON_PHONE: Convention[tuple[Percent, Percent]] = (1.8, 5.5)
 ON_SCREEN: Convention[tuple[Percent, Percent]] = (0.75, 2.0)
-"""Width of a letter and height of a line on a phone and in a window of 900 pixels or more, in the same percent: a tile
-that has room for its name shows it."""
+"""Width of a letter and height of a line, on a phone and in a window of 900 pixels or more, in percent of the treemap's
+width: a tile that has room for its name shows it."""
 
 
 @dataclass(frozen=True, slots=True)

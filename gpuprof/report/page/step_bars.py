@@ -18,7 +18,7 @@ from gpuprof.report.stepbar import LEAST_LISTED
 @dataclass(frozen=True, slots=True)
 class BarPart:
     key: str
-    """Of its colour."""
+    """Key of its colour."""
     label: str
     percent: float
     text: str

@@ -7,12 +7,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpuprof.diagnosis.iterations.with_arguments import PhaseChange, WithArguments
-from gpuprof.diagnosis.result.iteration_model import IterationRange
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.stepbar import LEAST_LISTED
 from gpuprof.report.words.fixes import times_range
 from gpuprof.units import Cells, Convention
+from gpuprof.value_range import Range
 
 LABEL_WIDTH: Convention[Cells] = 20
 
@@ -36,6 +36,6 @@ def _is_seen(one: PhaseChange, whole_ns: int) -> bool:
     return max(abs(one.then.low - one.ns), abs(one.then.high - one.ns)) >= LEAST_LISTED * whole_ns
 
 
-def _line(name: str, was_ns: int, then: IterationRange, style: str = "") -> Text:
+def _line(name: str, was_ns: int, then: Range, style: str = "") -> Text:
     text = f"{name:{LABEL_WIDTH}}{duration(was_ns)} → {duration(then.expected)}   {duration_range(then.low, then.high)}"
     return Text(text, style)

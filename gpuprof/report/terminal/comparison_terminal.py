@@ -185,7 +185,7 @@ def _phases(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _ranks(comparison: Comparison, width: int) -> list[Text]:
-    """How long each rank needs by itself and waits for the others, in both; only the first of many."""
+    """How long each rank needs by itself and waits for the others, in both; of many ranks only the first ones."""
     ranks = comparison.ranks or ()
     rows = [
         (name, f"{pace} by itself" if pace else "", f"waits {waits}" if waits else "")

@@ -25,7 +25,7 @@ def render(report: FitReport, width: int = 80) -> Group:
         Text(f"batch {one.batch}{_of_length(report, one.length)}: {size(one.peak_bytes)}") for one in report.measured
     ]
     fits = [Text(line) for line in fitting(report)] or [
-        Text("--to GPU says what fits on one, such as --to H200", "dim")
+        Text("--to GPU shows what fits on another GPU, such as --to H200", "dim")
     ]
     of = OF["fake" if report.fake else report.of]
     return Group(

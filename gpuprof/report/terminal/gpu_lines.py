@@ -139,7 +139,7 @@ def _category(name: str, ns: int, total_ns: int) -> Text:
 
 
 def phases(diagnosis: Diagnosis, width: int) -> list[Text]:
-    """Host time by phase, and how long the GPU works in it."""
+    """CPU (host) time by phase, and how long the GPU works in it."""
     steps = per_step(diagnosis)
     window = sum(phase.ns for phase in diagnosis.phases)
     items = [

@@ -13,7 +13,7 @@ from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration
 from gpuprof.units import Assumed, Times, WholeNs
 
-STANDS_TIMES: Assumed[Times] = 20
+STALLED_TIMES: Assumed[Times] = 20
 """A job stalls if its current step takes this many times the usual one, and at least 60 s."""
 LEAST_STANDING_NS: Assumed[WholeNs] = 60_000_000_000
 
@@ -49,7 +49,7 @@ def _left(one: Job) -> str:
 
 
 def _state(one: Job) -> str:
-    stands = (one.since_ns or 0) > max(LEAST_STANDING_NS, STANDS_TIMES * (one.step_ns or 0))
+    stands = (one.since_ns or 0) > max(LEAST_STANDING_NS, STALLED_TIMES * (one.step_ns or 0))
     if stands:
         return f"no step for {duration(one.since_ns or 0)}"
     return f"{one.state} ({one.stage})" if one.stage else one.state

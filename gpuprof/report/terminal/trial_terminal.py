@@ -9,8 +9,9 @@ from rich.text import Text
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration, percent
-from gpuprof.trial.trial import Fix, Interval, Next, Row, Trial
+from gpuprof.trial.trial import Fix, MeasuredGain, Next, Row, Trial
 from gpuprof.units import Cells, Convention
+from gpuprof.value_range import Range
 
 WIDEST_PAGE: Convention[Cells] = 160
 WIDE_FROM: Convention[Cells] = 120
@@ -165,7 +166,7 @@ def best_row(trial: Trial) -> Row | None:
     return next((row for row in trial.rows if wanted and set(row.fixes) == set(wanted)), None)
 
 
-def gain(found: Interval | None) -> str:
+def gain(found: Range | MeasuredGain | None) -> str:
     """`1.8–2.1×`; `2.0×` for one measurement."""
     if found is None:
         return "–"
@@ -182,12 +183,8 @@ def same(row: Row) -> str:
     return SAME[row.sameness.verdict] if row.sameness.verdict else "not known"
 
 
-def _range(found: Interval | None) -> str:
-    if found is None:
-        return "–"
-    if found.low is None or found.high is None:
-        return duration(found.expected)
-    return duration_range(found.low, found.high)
+def _range(found: Range | None) -> str:
+    return "–" if found is None else duration_range(found.low, found.high)
 
 
 def _bytes(value: int | None) -> str:

@@ -307,7 +307,7 @@ def _together(diagnosis: Diagnosis, both: Combined, brevity: Brevity) -> str:
 
 
 def _numbered(number: int, lines: list[Text]) -> Table:
-    """Lines behind a number; what wraps stays behind it."""
+    """Lines to the right of a number; wrapped text stays to the right of it."""
     grid = Table.grid(padding=0)
     grid.add_column(width=NUMBER_WIDTH)
     grid.add_column(overflow="fold")

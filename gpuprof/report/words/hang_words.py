@@ -14,7 +14,7 @@ MOST_RANKS: Convention[Ranks] = 8
 _HEADLINES = {
     "mismatch": "MISMATCH", "deadlock": "DEADLOCK", "dead": "A PROCESS IS DEAD",
     "stopped": "A PROCESS IS STOPPED", "no_dump": "A RANK IS SILENT", "save": "SAVING",
-    "loader": "WAITING FOR DATA", "compile": "COMPILING", "missing": "A RANK DOES NOT COME", "stuck": "STUCK",
+    "loader": "WAITING FOR DATA", "compile": "COMPILING", "missing": "A RANK IS MISSING", "stuck": "STUCK",
     "late": "A RANK IS LATE", "none": "NOTHING HANGS",
 }  # fmt: skip
 _NEXT = {
@@ -22,22 +22,22 @@ _NEXT = {
     "deadlock": "call the groups' collectives, and matching sends and receives, in the same order on every rank",
     "dead": "look at the end of that rank's output; the others end at their timeout",
     "stopped": "a signal or a debugger stopped it: kill -CONT continues it",
-    "no_dump": "see whether its process still runs: gpuprof hang PID, or its log",
-    "save": "a long save is no hang: let it end, or save asynchronously; else raise the timeout of init_process_group",
-    "loader": "see why its data does not come: a dead or blocked worker, a lock, a file system (DataLoader(timeout=…))",
+    "no_dump": "check whether its process still runs: gpuprof hang PID, or its log",
+    "save": "a long save is not a hang: let it end, or save asynchronously, or raise the timeout of init_process_group",
+    "loader": "find out why no data arrives: a dead or blocked worker, a lock, a file system (DataLoader(timeout=…))",
     "compile": "compile before the first collective, or raise the timeout of init_process_group",
-    "missing": "see why that rank is there and does not continue: a branch that only it takes, a loop, a lock",
+    "missing": "find out why that rank does not continue: a branch that only it takes, a loop, a lock",
     "stuck": "all have called it: look at the network and the GPUs (NCCL_DEBUG=INFO, gpuprof doctor)",
     "late": "look again in a minute: gpuprof hang",
     "none": "look again while it stalls; TORCH_FR_BUFFER_SIZE=2000 makes torch remember the collectives",
 }
 
-_ALONE = "see why it is there and does not continue: a loop, a lock, a file system, the network"
+_ALONE = "find out why it does not continue: a loop, a lock, a file system, the network"
 """Advice if no waiting collective is known."""
 
 
 def headline(hang: Hang) -> str:
-    """`A RANK DOES NOT COME · rank 3`."""
+    """`A RANK IS MISSING · rank 3`."""
     words = _HEADLINES[hang.kind]
     if hang.kind == "mismatch" and hang.mismatch is not None:
         words = f"DIFFERENT {hang.mismatch.what.upper()}{'S' if hang.mismatch.what == 'collective' else ''}"

@@ -8,9 +8,10 @@ from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, round_ticks, share
 from gpuprof.report.palette import OWNER_PAINTS
 from gpuprof.units import Convention, Entries, Share
+from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
-    from gpuprof.memory.advice import Advice, Bounds, Fits, Remedy
+    from gpuprof.memory.advice import Advice, Fits, Remedy
     from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
 
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
@@ -21,7 +22,7 @@ MOST_TICKS: Convention[Entries] = 6
 """Marks of an axis of memory, at most."""
 
 
-def size(value: int) -> str:
+def size(value: float) -> str:
     """`61.2 GiB`, `3.0 MiB`, `512 B`."""
     if value < 0:
         return f"−{size(-value)}"
@@ -29,7 +30,7 @@ def size(value: int) -> str:
         if value >= 0.9995 * scale:
             digits = value / scale
             return f"{digits:,.0f} {unit}" if digits >= 99.95 else f"{digits:.1f} {unit}"
-    return f"{value} B"
+    return f"{value:.0f} B"
 
 
 def ticks(top: int) -> list[tuple[str, float]]:
@@ -52,7 +53,7 @@ def place(one: Line | Leak | LineDifference | Failure) -> str:
 
 
 def headline(device: Device, peak: str = "PEAK") -> str:
-    """`PEAK 61.2 GiB allocated, 70.1 GiB reserved`; `peak`: the word, as it is written there."""
+    """`PEAK 61.2 GiB allocated, 70.1 GiB reserved`; `peak`: how the first word is written."""
     held = device.peak.reserved_bytes
     return f"{peak} {size(device.peak.allocated_bytes)} allocated" + (
         "" if held is None else f", {size(held)} reserved"
@@ -60,7 +61,7 @@ def headline(device: Device, peak: str = "PEAK") -> str:
 
 
 def moment(device: Device, named: bool = True) -> str:
-    """When the peak was; named: and on which GPU."""
+    """When the peak was, and if `named` on which GPU."""
     peak, name = device.peak, f"GPU {device.device}" if named else None
     if not device.events:
         return " · ".join(filter(None, (name, "when the snapshot was taken")))
@@ -188,7 +189,7 @@ def as_it_is(advice: Advice) -> tuple[str, str, str, str]:
     return "as it is", size(advice.peak_bytes), step, largest(advice.fits[0]) if advice.fits else ""
 
 
-def ends(found: Bounds) -> str:
+def ends(found: Range) -> str:
     """`10.2–11.5 GiB`, or one number where the ends are the same."""
     low, high = size(found.low), size(found.high)
     if low == high:
@@ -204,7 +205,7 @@ def _step(one: Remedy, advice: Advice) -> str:
 
 def largest(one: Fits) -> str:
     """`batch ≤ 40`."""
-    return "" if one.batch is None else f"batch ≤ {one.batch.expected:,}"
+    return "" if one.batch is None else f"batch ≤ {one.batch.expected:,.0f}"
 
 
 def notes(advice: Advice) -> list[str]:
@@ -248,7 +249,7 @@ def fits(one: Fits) -> str:
     """`H200 SXM: batch up to 20 (19–22), or samples of up to 10,417 tokens`."""
     parts = []
     if one.batch is not None:
-        parts.append(f"batch up to {one.batch.expected:,} ({one.batch.low:,}–{one.batch.high:,})")
+        parts.append(f"batch up to {one.batch.expected:,.0f} ({one.batch.low:,}–{one.batch.high:,})")
     if one.tokens is not None:
         parts.append(f"samples of up to {one.tokens.expected:,} tokens ({one.tokens.low:,}–{one.tokens.high:,})")
     return f"{one.gpu}: {', or '.join(parts) or 'how many samples a pass has is not known'}"

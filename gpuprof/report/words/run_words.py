@@ -148,7 +148,7 @@ def _speed(run: Run, memory_bytes: int | None) -> str:
 
 
 def _padding(run: Run) -> float:
-    """Of the run's tokens the share that is padding, as the fixes have it; 0 where that is not known."""
+    """Share of the run's tokens that is padding, as for the fixes; 0 if it is not known."""
     found = run.throughput
     if not found.tokens_per_s or not found.padded_tokens_per_s:
         return 0.0

@@ -17,7 +17,7 @@ from gpuprof.timeline.unit import Unit
 from gpuprof.units import Cells, Convention, Share
 
 USUAL_LINE: Convention[Cells] = 66
-"""Of a command that is named as the next step, next to the labels of a terminal of 80 columns."""
+"""Width of a command that is named as the next step: the room next to the labels on an 80-column terminal."""
 WORTH_MENTIONING: Convention[Share] = 0.05
 """Share of a step below which the profiler's cost does not matter to the reader."""
 

@@ -12,7 +12,7 @@ from gpuprof.units import Assumed, Ns, Rounds
 
 ROUNDS: Assumed[Rounds] = 200
 FLOOR_NS: Assumed[Ns] = 1_000.0
-"""Ends of one collective on two GPUs differ by about 1 µs whatever their clocks do."""
+"""Ends of one collective on two GPUs differ by about 1 µs even with perfect clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Link:
     b: int
     offset_ns: float
     zero_ns: int
-    """To be added to `offset_ns`: Unix times exceed what a float holds exactly."""
+    """To be added to `offset_ns`, ns: Unix times exceed what a float represents exactly."""
     collectives: int
     spread_ns: float
 
@@ -33,7 +33,7 @@ class Link:
 
 
 def clock_offsets(count: int, links: Sequence[Link]) -> tuple[int | None, ...]:
-    """Each rank's clock minus the first's, None where no chain of links leads there.
+    """Each rank's clock minus the first's, ns; None if no chain of links leads to it.
 
     Least squares over all links, weighted by the collectives behind each over the variance of their ends: groups that
     overlap (TP and DP) give cycles, which no single chain of links uses. A spanning tree gives exact whole numbers to

@@ -1,7 +1,7 @@
 """The collectives of one recording: kernels that exchange data with other ranks, and facts about each.
 
-What a collective is comes from three places, the first that tells: the arguments that NCCL's kernels and their ops are
-recorded with (group, elements, type), the range `nccl:all_reduce` around the launch, the kernel's name.
+What a collective is comes from the first of three sources that has it: the arguments that NCCL's kernels and their ops
+are recorded with (group, elements, type), the range `nccl:all_reduce` around the launch, the kernel's name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS = (
 TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
 """Collectives in which every rank needs data from every other, so that none can end before the last rank arrives."""
 UNKNOWN_GROUP = ""
-"""Group of a collective that cannot be matched: others of the recording name theirs."""
+"""Group of a collective that cannot be matched, although others of the recording name theirs."""
 _KIND = {name.replace("_", ""): code for code, name in enumerate(KINDS)}
 _IN_NAME = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|broadcast|send_?recv|send|recv|reduce)",
@@ -59,9 +59,9 @@ class CollectiveColumns(Columns):
     kind: I32
     """Index into KINDS."""
     group: I32
-    """Text: process group and its ranks, or the pair of a send and receive (`p2p_text`). Where no collective of the
-    recording says its group, which of the communicating streams it is on; UNKNOWN_GROUP where only this one does not
-    and its stream does not say."""
+    """Text: process group and its ranks, or the pair of a send and receive (`p2p_text`). If no collective of the
+    recording names its group, the number of its communicating stream; UNKNOWN_GROUP if only this one does not name it
+    and its stream does not show it."""
     dtype: I32
     group_size: I64
     """Ranks that take part; ABSENT where not known."""
@@ -89,7 +89,7 @@ class Collectives:
 
 
 def find_collectives(timeline: Timeline) -> Collectives:
-    """All collectives of the trace, those outside the window too: other ranks' windows lie elsewhere."""
+    """All collectives of the trace, including those outside the window: other ranks' windows may be elsewhere."""
     trace, links = timeline.trace, timeline.links
     gpu = trace.gpu
     rows = np.flatnonzero(timeline.kind == COMMUNICATE)
@@ -176,8 +176,8 @@ def described_as(text: str) -> str:
 
 
 def _by_stream(groups: list[str], stream: I64) -> list[str]:
-    """Where no collective says its group, the stream stands for it. Where some do, one that does not (its launch was
-    not recorded) takes the group of the others on its stream, if these are all of one."""
+    """If no collective names its group, the stream replaces it. If some do, one that does not (its launch was not
+    recorded) gets the group of the others on its stream, if they all have the same."""
     if not any(groups):
         return [f"stream {one}" for one in stream.tolist()]
     of_stream: dict[int, set[str]] = {}
@@ -224,7 +224,7 @@ def _said(trace: Trace, op: int, row: int) -> Arguments:
 
 
 def _arguments(trace: Trace, text_id: int) -> dict:
-    """What an event's recorded arguments say; nothing where they are not there or damaged."""
+    """An event's recorded arguments; empty if they are missing or damaged."""
     text = trace.text(text_id)
     if not text:
         return {}

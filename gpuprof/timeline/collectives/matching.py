@@ -24,7 +24,7 @@ NOISE_NS: Assumed[Ns] = 20_000.0
 NEAR_NS: Assumed[Ns] = 50e6
 """Clocks of hosts that follow a time server differ by less; tried first where too few collectives overlap to decide."""
 FEWEST_ENDS: Assumed[Events] = 3
-"""Ends of one or two collectives fit any shift."""
+"""Fewest collectives whose ends decide a shift: one or two fit any."""
 UNNAMED_SPREAD_NS: Assumed[Ns] = 300_000.0
 """Groups that no recording names are of one group only if their ends agree as well as this. Two recordings of 2023 with
 dropped events agree to 0.26 ms; unrelated groups to no better than their steps vary."""
@@ -42,15 +42,15 @@ class Matched:
     """Per rank, aligned with the rows of its collectives."""
 
     instance: tuple[I64, ...]
-    """Number of the collective, the same on all its ranks; -1 where it matches none."""
+    """Number of the collective, the same on all its ranks; -1 if unmatched."""
     complete: tuple[Mask, ...]
     """All ranks of its group are here."""
     transfer_ns: tuple[F64, ...]
-    """What the collective took once all had arrived: the time of its last arriver. NaN where that is not known."""
+    """Time of the collective once all had arrived: that of its last arriver, ns. NaN if unknown."""
     last: tuple[Mask, ...]
     """This rank arrived last, and others noticeably waited."""
     waited_for: tuple[Mask, ...]
-    """Someone noticeably waited in it."""
+    """Some rank noticeably waited in it."""
     offset_ns: tuple[int | None, ...]
     """This rank's clock minus the first's; None where no chain of collectives connects them."""
     collectives: int
@@ -60,8 +60,8 @@ class Matched:
 def match(ranks: Sequence[Collectives], expected_ns: Sequence[F64] | None = None) -> Matched:
     """Matches the collectives of several ranks, given in order of rank. Times are each rank's own.
 
-    `expected_ns`: per rank and row what the message and the link suggest that the transfer takes; decides whether the
-    shortest duration is believed where ranks are missing.
+    `expected_ns`: per rank and row the transfer time that the message and the link suggest; it decides whether the
+    shortest duration is used as the transfer if ranks are missing.
     """
     result = _Result(ranks, expected_ns)
     groups: dict[str, list[int]] = {}
@@ -141,8 +141,8 @@ class _Result:
 
 
 def _believed(shortest: F64, expected: F64, kind: I64, moved: I64) -> F64:
-    """The transfer of collectives with ranks missing: the shortest of their kind and size, or NaN where even that is
-    far above what is expected."""
+    """Transfer time of collectives with missing ranks, ns: the shortest of their kind and size, or NaN if even that is
+    far above the expected time."""
     least = shortest.copy()
     _, sort = np.unique(np.stack([kind, moved]), axis=1, return_inverse=True)
     floor = np.full(int(sort.max(initial=-1)) + 1, np.inf)
@@ -195,7 +195,7 @@ def _increasing(numbers: I64) -> bool:
 
 
 def _signs(found: Collectives, rows: I64, texts: dict[str, int]) -> I64:
-    """One number per collective: alike for what can be the same one."""
+    """One number per collective; collectives that may be the same one have equal numbers."""
     c = found.columns
     dtype = np.array([texts.setdefault(text, len(texts)) for text in found.texts] or [0], np.int64)
     moved = np.where(np.isin(c.kind[rows], _ALIKE), c.bytes[rows], ABSENT)
@@ -208,7 +208,7 @@ class _Fit:
     """How the ends of b's collectives lie after those of a's with one shift."""
 
     shift: int
-    """Which number of a the first of b is."""
+    """Number that the first of b has in a."""
     overlap: int
     spread_ns: float
     offset_ns: float
@@ -225,7 +225,7 @@ def _by_number(a: I64, b: I64, a_end: F64, b_end: F64) -> _Fit | None:
 
 
 def _fit(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, shift: int) -> _Fit | None:
-    """None where what would be matched is not of one kind."""
+    """The fit for a shift; None if it would match collectives of different kinds."""
     i, j, n = max(shift, 0), max(-shift, 0), min(len(a) - max(shift, 0), len(b) - max(-shift, 0))
     if not np.array_equal(a[i : i + n], b[j : j + n]):
         return None
@@ -239,8 +239,8 @@ def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) ->
     """The shift with which b's collectives are a's, or None if they do not fit.
 
     Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is
-    as long as the next, the one with most in common, then the one for which the clocks differ least. Where fewer than
-    FEWEST_ENDS overlap, although there are more, they decide nothing: then the clocks must agree to NEAR_NS.
+    as long as the next, the one with most in common, then the one for which the clocks differ least. If fewer than
+    FEWEST_ENDS overlap although there are more, they do not decide: then the clocks must agree to NEAR_NS.
     """
     if len(a) == len(b):
         whole = _fit(a, b, a_end, b_end, together, 0)

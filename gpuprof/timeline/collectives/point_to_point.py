@@ -1,10 +1,10 @@
-"""Sends and receives: between which two ranks, and which of them a kernel of several carries out.
+"""Sends and receives: between which two ranks, and which of them a kernel performs.
 
 PyTorch records a send with the rank that it goes to (`Dst Rank`) and a receive with the rank that it comes from (`Src
 Rank`), each in a `record_param_comms` of its own. A kernel launched inside one has its arguments. Of a batch
 (`batch_isend_irecv`, what pipeline schedules use for a send together with a receive) the kernel is launched later, when
-the batch ends: it has no arguments, and stands for the sends and receives that its thread announced since the last
-batch (ProcessGroupNCCL: `startCoalescing`, `endCoalescing`; pytorch/pytorch#194693).
+the batch ends: it has no arguments, and performs the sends and receives that its thread announced since the last batch
+(ProcessGroupNCCL: `startCoalescing`, `endCoalescing`; pytorch/pytorch#194693).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_exchange(text: str) -> bool:
 
 
 def pair_text(rank: int | None, said: Iterable[Arguments]) -> str | None:
-    """The group of what a rank sends and receives in one kernel; None where that is not between it and one other."""
+    """The group of what a rank sends and receives in one kernel; None if more than one other rank takes part."""
     to, from_ = set(), set()
     for one in said:
         to.add(one.get("Dst Rank"))
@@ -70,7 +70,7 @@ def pair_text(rank: int | None, said: Iterable[Arguments]) -> str | None:
 def batched(
     trace: Trace, announced: Sequence[int], launching: I64, bare: I64, thread: I32, begun_ns: I64
 ) -> dict[int, list[int]]:
-    """Per kernel without arguments, by its index in `bare`, the ops of the sends and receives that it carries out.
+    """Per kernel without arguments, by its index in `bare`, the ops of the sends and receives that it performs.
 
     `announced`: rows of ops that record a send or receive; `launching`: rows of ops that launched a kernel themselves;
     `thread`, `begun_ns`: of the calls that launched the bare kernels.

@@ -21,7 +21,7 @@ from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Elements
 
 FEWEST_ELEMENTS: Assumed[Elements] = 10_000
-"""Elements of a tensor from which on an op that launches nothing takes time to compute on it."""
+"""Fewest elements of a tensor on which an op that launches nothing takes time to compute."""
 _LIBRARY = re.compile(r"^(?!autograd::|c10d::|torch::|cuda)\w+::")
 """Ops of torch and its extensions, such as `aten::add_`; none of autograd's, which call others."""
 _SHAPE = re.compile(r"\[[\d, ]*\]")

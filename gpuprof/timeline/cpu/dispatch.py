@@ -1,5 +1,5 @@
-"""What a recording holds of PyTorch's dispatch: all ops, the outer ones only, or none, where the time between two calls
-is all that shows what it did."""
+"""What a recording contains of PyTorch's dispatch: all ops, only the outer ones, or none; without ops only the time
+between two calls shows it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ FEWEST_OPS: Assumed[Ops] = 500
 
 
 def has_ops(trace: Trace) -> bool:
-    """Whether any op is known; ranges that a person put around code are none."""
+    """Whether any op is known; ranges that a user put around code are not ops."""
     return bool(np.any(trace.ops.kind == OP))
 
 
 def recorded_ops(trace: Trace) -> Mask:
-    """Mask of the ops and ranges that this recording recorded, which took time; others come from another one."""
+    """Mask of the ops and ranges of this recording itself, whose recording took time; others were added from another
+    one."""
     return (trace.ops.kind != OP) | (trace.ops_from is None)
 
 
@@ -42,7 +43,8 @@ def bridged(calls: Intervals, most_ns: int = calibrated.DISPATCH_NS.whole) -> In
 
 @remembered
 def lacks_inner_ops(timeline: Timeline) -> bool:
-    """Whether ops inside ops that make no call were left out after the recording: they had cost the host time, too."""
+    """Whether ops inside ops that make no call were removed after the recording: recording them had also cost CPU
+    time."""
     trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
     rows = np.flatnonzero(ops.kind == OP)

@@ -28,7 +28,7 @@ def exclusive_ns(start: I64, end: I64, level: U8, low: int, high: int) -> F64:
         change = np.bincount(begins[rows], minlength=len(moments)) - np.bincount(ends[rows], minlength=len(moments))
         running = np.cumsum(change)[:-1]
         own = free & (running > 0)
-        # What one interval that runs throughout would own, summed from the first moment on.
+        # The time that an interval which runs throughout would own, summed from the first moment on.
         sums = np.concatenate([[0.0], np.cumsum(np.where(own, length / np.maximum(running, 1), 0.0))])
         owned[rows] = sums[ends[rows]] - sums[begins[rows]]
         free &= ~own

@@ -1,4 +1,4 @@
-"""Calls of the runtime and the driver, by name: those that wait, and those that give memory out or take it back."""
+"""Calls of the runtime and the driver, by name: those that wait, and those that allocate or free memory."""
 
 from __future__ import annotations
 

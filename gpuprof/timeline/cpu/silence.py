@@ -1,7 +1,7 @@
 """Holes: stretches of the steps in which nothing at all was recorded, on any thread and any device.
 
 A program that does something else in every step (reads a file, computes in Python) leaves such stretches in every step.
-One that comes once, or fills most of the only step, may be anything: the program's start, events that the profiler
+One that occurs once, or fills most of the only step, may be anything: the program's start, events that the profiler
 lost, a process that was suspended, or Python code.
 """
 
@@ -19,7 +19,8 @@ HOLE_OF_STEP: Assumed[Share] = 0.5
 """A hole is at least this part of the usual step; shorter silence is Python code between two ops."""
 SHORTEST_HOLE_NS: Assumed[WholeNs] = 1_000_000
 SAME_STRETCH: Assumed[Share] = 0.5
-"""In most steps a stretch of at least this part of its length: it is something that the program does in each."""
+"""If most steps have a stretch of at least this share of its length, it is something that the program does in each
+step."""
 
 
 @remembered

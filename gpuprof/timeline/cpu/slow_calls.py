@@ -1,4 +1,4 @@
-"""Ops whose own CPU time is far above that of their like: they plan, load code, compile, allocate or wait for a lock.
+"""Ops whose own CPU time is far above that of similar ops: they plan, load code, compile, allocate or wait for a lock.
 
 Launching takes microseconds. An op that takes milliseconds of CPU time does something else, and what it does is read
 off what happens inside it, not off its name: calls that load code, calls that allocate, ops of another thread in the
@@ -29,16 +29,16 @@ another thread runs ops, or what is not known."""
 PLANNING, LOADS, COMPILES, ALLOCATES, LOCKS, UNKNOWN = range(len(KINDS))
 
 FEWEST_LIKE: Assumed[Ops] = 2
-"""Other ops of the same name, at least, whose median is what is usual; with fewer it is the calibrated time."""
+"""Fewest other ops of the same name whose median is the usual time; with fewer it is the calibrated time."""
 SILENT_NS: Assumed[WholeNs] = calibrated.LEAST_NS.whole // 2
-"""Stretches that are shorter are Python code between calls."""
+"""Shorter stretches, ns, are Python code between calls."""
 NAMING_SHARE: Assumed[Share] = 0.5
 """Share of a slow op's own time that a kind of call must take to be what it does."""
 OTHER_THREAD_SHARE: Assumed[Share] = 0.8
 """Share of it during which another thread must run ops, to be what it waits for."""
 
 _SETS_UP = re.compile(r"^(cuda|hip|cu)(FuncGet|FuncSet|LibraryGet|ModuleGet|KernelGet|Occupancy|OccupancyMax)")
-"""Calls that load a kernel's code when it is asked for the first time."""
+"""Calls that load a kernel's code when it is first requested."""
 _ALLOCATES = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister|Mem(Alloc|Free|Create|Release|Map"
     r"|Unmap|SetAccess|AddressReserve|AddressFree))"
@@ -59,7 +59,7 @@ class SlowCalls:
     own_ns: I64
     """CPU time in the op itself and in its calls that do not wait; ops inside it have their own."""
     usual_ns: F64
-    """What its like takes."""
+    """Usual time of a similar op, ns."""
     kind: U8
     """Index into KINDS."""
     whole: Mask
@@ -104,8 +104,8 @@ def _has_ancestor(timeline: Timeline, rows: Mask) -> Mask:
 
 
 def _own_and_usual(timeline: Timeline) -> tuple[I64, F64]:
-    """Per op its time without the ops inside it, and what is usual of such an op: the median of those of its name that
-    are short, else the calibrated time of an op that launches work."""
+    """Per op its time without the ops inside it, and the usual time of such an op, ns: the median of the short ones of
+    its name, else the calibrated time of an op that launches work."""
     ops, parent = timeline.trace.ops, timeline.nesting.parent
     whole = (ops.end_ns - ops.start_ns).clip(0)
     children = np.flatnonzero(parent >= 0)
@@ -122,8 +122,8 @@ def _own_and_usual(timeline: Timeline) -> tuple[I64, F64]:
         if len(like) >= FEWEST_LIKE:
             usual[mine] = float(np.median(like))
         else:
-            # Only of an op of a library that launches work is it known that it takes microseconds: others compute on
-            # the CPU, or run Python code.
+            # Only library ops that launch work are known to take microseconds: others compute on the CPU, or run Python
+            # code.
             library = "::" in timeline.trace.strings[name]
             usual[mine & ~launches | (mine if not library else False)] = np.inf
     return own, usual
@@ -169,7 +169,8 @@ def _plans(timeline: Timeline, row: int, own_ns: int) -> bool:
     """Whether an op that is silent for long plans a kernel: it launches work itself, and none of its name and shapes
     was quick before it on its thread, as a plan is kept, by some libraries for each thread.
 
-    Of an op without like ones the recording does not show that it is usually short: then only if it takes long.
+    If there are no similar ops, the recording does not show that such an op is usually short: then it counts only if it
+    takes long.
     """
     ops = timeline.trace.ops
     if own_ns < thresholds.PLANNING_NS.whole or not _launches(timeline, row):
@@ -201,7 +202,7 @@ def _launches(timeline: Timeline, row: int) -> bool:
 
 
 def _elsewhere(timeline: Timeline, thread: int, silence: Intervals) -> int:
-    """Ns of some stretches during which another thread of the process runs ops of its own."""
+    """Time of some stretches during which another thread of the process runs ops of its own, ns."""
     ops = timeline.trace.ops
     if not len(silence):
         return 0
@@ -227,7 +228,7 @@ def _less(one: Intervals, other: Intervals) -> Intervals:
 
 
 def spans_of(timeline: Timeline, thread: int) -> Intervals:
-    """When a thread is in slow ops, but for the ops inside them."""
+    """When a thread is in slow ops, except in the ops inside them."""
     found, ops = slow_calls(timeline), timeline.trace.ops
     rows = found.op[ops.thread[found.op] == thread]
     whole = found.whole[ops.thread[found.op] == thread]

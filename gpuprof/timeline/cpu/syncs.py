@@ -1,4 +1,4 @@
-"""Whether the host waits for the device at the end of each step."""
+"""Whether the CPU waits for the device at the end of each step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuprof.tracefile.trace import Trace
 from gpuprof.units import Assumed, Share
 
 _END_SHARE: Assumed[Share] = 0.05
-"""A wait that ends within this last part of a step leaves the host no time to run ahead."""
+"""A wait that ends within this last part of a step leaves the CPU no time to run ahead."""
 
 
 def end_in_sync(trace: Trace, timeline: Timeline) -> bool:
     """Whether all steps end in a call that waits for the device.
 
-    The last step does not count: a profiler that is stopped waits by itself. So of one step nothing is known.
+    The last step does not count: a profiler that is stopped waits by itself. So for a single step the answer is False.
     """
     starts, ends = timeline.steps.start_ns[:-1], timeline.steps.end_ns[:-1]
     if not len(starts):

@@ -1,8 +1,8 @@
 """GPU counters while given work ran: utilisation of SMs, tensor cores and memory.
 
 Counters are sampled over the whole device, some thousand times a second, so a sample holds many kernels and the pauses
-between them. Each sample's value is shared out over what ran in it by time; a pause shows nothing. Values are whole
-percents: of a sample that is mostly a pause they show rounding rather than the work, so it is left out.
+between them. Each sample's value is divided by time among what ran in it; a pause has no activity. Values are whole
+percents: in a sample that is mostly a pause they show rounding rather than work, so such samples are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Activity:
     """Mean percentages of the device's peak while the work ran; None if it was not sampled."""
 
     busy_ns: int
-    """Of the work, as far as it was sampled: in samples of which work filled half at least."""
+    """Time of the work that was sampled, ns: in samples of which work filled at least half."""
     sm: float | None
     tensor: float | None
     dram: float | None
@@ -30,7 +30,8 @@ class Activity:
 
 
 LEAST_FILLED: Assumed[Share] = 0.5
-"""Of a sample that is to count. A percent of rounding is then at most two of the work's."""
+"""Smallest share of a sample that work must fill for it to count. A percent of rounding is then at most two percent of
+the work's."""
 
 _COUNTERS = {"sm": ("sm_active",), "tensor": ("tensor_active",), "dram": ("dram_read", "dram_write")}
 
@@ -92,7 +93,7 @@ def _shared(timeline: Timeline, key: I64, device: int, time: I64, percent: F64) 
     here = gpu.device == device
     of_window = np.zeros(len(gpu), bool)
     of_window[timeline.members] = True
-    # What overlaps the window's work, or is of no group, has its share of a sample too.
+    # Work that overlaps the window's work, or belongs to no group, also has its share of a sample.
     group = np.where(of_window & (key >= 0), key, _OTHER_WORK)
     covered = {}
     for one in np.unique(group[here]).tolist():
@@ -101,6 +102,6 @@ def _shared(timeline: Timeline, key: I64, device: int, time: I64, percent: F64) 
     total = np.sum(list(covered.values()), axis=0) if covered else np.zeros(len(begin))
     covered.pop(_OTHER_WORK, None)
     filled = total >= LEAST_FILLED * (end - begin)
-    # What was sampled is of the whole interval, pauses included: its sum is the work's.
+    # The sampled value is for the whole interval, pauses included, so its sum belongs to the work.
     weight = np.divide(value * (end - begin), total, out=np.zeros(len(begin)), where=filled)
     return {group: (float((ns * weight).sum()), float(ns[filled].sum())) for group, ns in covered.items()}

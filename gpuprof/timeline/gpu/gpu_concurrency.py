@@ -9,8 +9,8 @@ from gpuprof.units import Assumed, Ratio, Share
 BUSY_SHARE: Assumed[Share] = 0.1
 """A GPU that works less than this part of the time that any works holds little of the model."""
 GPUS_AT_ONCE: Assumed[Ratio] = 1.2
-"""GPUs busy on average while any is, below which they take turns. With a batch cut in only two, as the plainest
-pipeline does it, it is 1.33 on two GPUs, and more on more."""
+"""If fewer GPUs than this are busy on average while any is, they take turns. A pipeline that splits a batch in only two
+has 1.33 on two GPUs, and more on more GPUs."""
 
 
 def take_turns(timeline: Timeline) -> int:

@@ -2,7 +2,7 @@
 
 A launch inside a capture has no GPU event, and none is missing. Any thread may launch into a capture (backward passes
 do, on autograd's thread), and a recording does not say which stream a launch was for, so a capture counts for all
-threads; only launches without a GPU event are taken to be captured.
+threads; only launches without a GPU event count as captured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ranges projected on the GPU: what the work took that was launched inside of each.
+"""Ranges projected onto the GPU: the time of the work that was launched inside each.
 
 A range owns what its own thread launched in it, and what a thread without ranges of its own launched while it was open:
-PyTorch's engine runs a backward pass on threads of its own, and a tool that goes by threads alone finds nothing in a
-range around `loss.backward()`.
+PyTorch's engine runs a backward pass on threads of its own, so by threads alone a range around `loss.backward()` would
+be empty.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Projection:
     row: I64
     """Row of the annotation in `ops`."""
     events: I64
-    """Kernels and copies launched in it, ranges inside of it included."""
+    """Kernels and copies launched in it, including those of nested ranges."""
     gpu_ns: I64
-    """What they took, added up."""
+    """Sum of their durations, ns."""
     busy_ns: I64
-    """The time in which any of them ran."""
+    """Time in which any of them ran, ns."""
 
 
 def project(timeline: Timeline) -> Projection:
@@ -61,7 +61,8 @@ def project(timeline: Timeline) -> Projection:
 
 
 def _outer(timeline: Timeline, inner: I64) -> I64:
-    """The annotation around each annotation; of the outermost on another thread that which the user's code was in."""
+    """The annotation around each annotation; for the outermost on another thread, the one that the user's code was
+    in."""
     trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
     outer = climb(nesting.begun_in[inner], nesting.begun_in, ops.kind == ANNOTATION)
@@ -89,8 +90,8 @@ def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
     gpu, busy = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.add.at(gpu, which, end - start)
     if len(which):
-        # Moments by their rank, on one long line on which each range has a stretch of its own: then one running maximum
-        # serves them all, and no time is too far away for 64 bits.
+        # Moments by their rank, with a separate stretch of numbers for each range: then one running maximum serves all
+        # ranges, and no number exceeds 64 bits.
         moments = distinct(np.concatenate([start, end]))
         shift = which * len(moments)
         last = np.maximum.accumulate(np.searchsorted(moments, end) + shift)

@@ -52,7 +52,7 @@ class Growing:
         return int(hits.sum())
 
     def take(self) -> dict[str, NDArray]:
-        """The columns, which are then no longer held here."""
+        """Returns the columns and gives them up."""
         columns, self._columns = self._columns, {}
         return {name: column[: self.count] for name, column in columns.items()}
 

@@ -40,7 +40,7 @@ from gpuprof.units import Assumed, Bytes, Entries, Events, Seconds, Threads
 
 BLOCK_BYTES: Assumed[Bytes] = 4 << 20
 BETWEEN = b" \t\r\n\0,"
-"""What may stand between two events."""
+"""Bytes that may be between two events."""
 SAMPLE_BYTES: Assumed[Bytes] = 1 << 16
 LAST_BYTES: Assumed[Bytes] = 8 << 20
 """Unread text at the end of the file that Python tries to read; takes a few seconds at worst."""

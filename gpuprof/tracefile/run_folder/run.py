@@ -39,10 +39,10 @@ STATUSES = ("running", "finished", "failed", "killed", "interrupted")
 
 
 _LONGEST_DOCUMENT: Assumed[Bytes] = 4 * 2**20
-"""Bytes of a manifest or of what a rank says of itself: some KB, and what users' own notes and options add."""
+"""Most bytes of a manifest or of a rank's facts: a few kB, plus users' own notes and options."""
 _GZIP, _EVENTS = b"\x1f\x8b", b'"traceEvents"'
 _SCHEMAS = runfile.SCHEMA.partition("/")[0] + "/"
-"""What the schemas of all versions begin with."""
+"""Prefix of the schemas of all versions."""
 
 _RANK_FILE = re.compile(r"rank(\d{1,6})\.json")
 TRACE_FILE = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?(\.partial)?")
@@ -81,7 +81,8 @@ class StepColumns(Columns):
     logging_ns: I64
     garbage_collection_ns: I64
     compile_ns: I64
-    """Host time of what comes in lumps; ABSENT where the step had none, or the recorder did not measure it."""
+    """CPU wall time of events of some steps only; ABSENT if the step had none, or if the recorder did not measure
+    it."""
     profiled: Mask
 
     def rows(self, stage: str, rank: int) -> I64:
@@ -164,7 +165,7 @@ class RunFolder:
     telemetry: TelemetryColumns
     throttle_reasons: tuple[str, ...]
     rank: int
-    """The rank that is diagnosed: that of `trace`, else the lowest that is there."""
+    """The rank that is diagnosed: that of `trace`, else the lowest with facts."""
     trace: Path | None
     """The recording of that rank by torch.profiler."""
     nsys: Path | None
@@ -176,7 +177,7 @@ class RunFolder:
     cpus: float | None = None
     command: tuple[str, ...] | None = None
     """Words of the recorded command, secrets masked; None where the program recorded itself."""
-    """Processors that the run may use: those of its affinity, or its control group's share of them."""
+    """CPU cores that the run may use: those of its affinity, or its control group's share of them."""
     phased: tuple[PhasedStep, ...] = ()
     """Steps of an RL training, with their wall time split by phase."""
     others_telemetry: TelemetryColumns | None = None
@@ -203,7 +204,7 @@ class RunFolder:
 def is_document(path: Path) -> bool:
     """Whether a file is a manifest or a rank's facts, also if it was cut. Traces and documents of other programs may
     have the same names (`rank0.json`)."""
-    if not path.is_file():  # a pipe is not waited for
+    if not path.is_file():  # do not wait for a pipe
         return False
     try:
         with runfile.open_regular(path) as file:
@@ -267,7 +268,7 @@ def _command(words: Any) -> tuple[str, ...] | None:
 
 
 def _cpus(host: Any) -> float | None:
-    """The smaller of the processors and the quota in a manifest's host."""
+    """The smaller of the number of cores and the quota in a manifest's host."""
     found = host if isinstance(host, dict) else {}
     values = [found.get(name) for name in ("cpus", "cpu_quota")]
     known = [

@@ -21,7 +21,7 @@ def latest_run(folder: Path | None = None) -> Path:
     runs = Path(runfile.RUNS) if folder is None else folder
     latest = runs / runfile.LATEST
     if holds_run(latest):
-        # Under its own name: files made from it must not be named `latest`, which will mean another run.
+        # Under its own name: files made from it must not be named `latest`, which will later mean another run.
         return Path(os.path.normpath(runs / latest.readlink())) if latest.is_symlink() else latest
     found = runs_in(runs)
     if found:

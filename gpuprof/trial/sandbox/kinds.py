@@ -46,7 +46,7 @@ class Sandbox:
             return "sandbox: the processes see private copies of all files (mount namespace)"
         others = "are refused (Landlock)" if self.kind == LANDLOCK else "are only noticed"
         return (
-            f"sandbox: no private mount namespace here ({self.why}): Python's writes are led to a scratch folder, "
+            f"sandbox: no private mount namespace here ({self.why}): Python's writes go to a scratch folder, "
             f"other programs' {others}"
         )
 

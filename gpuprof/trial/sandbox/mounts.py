@@ -1,4 +1,4 @@
-"""What is mounted, and what of it a private view of the file system shows in which way."""
+"""Which file systems are mounted, and how a private view shows them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ KERNELS = frozenset({
     "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "bpf",
     "pstore", "configfs", "fusectl", "efivarfs", "binfmt_misc", "autofs", "nsfs", "rpc_pipefs", "hugetlbfs",
 })  # fmt: skip
-"""File systems that hold no files of a user."""
+"""File systems without user files."""
 _APART = ("/proc", "/sys", "/dev")
-"""Trees that are shown with all that is mounted in them."""
+"""Trees that are shown with everything that is mounted in them."""
 
 
 @dataclass(frozen=True, slots=True)

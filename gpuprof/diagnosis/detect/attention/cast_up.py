@@ -1,4 +1,4 @@
-"""Attention in fp32: what its kernels take in a 16-bit format, and whether only its inputs are wide."""
+"""Attention in fp32: how long its kernels would take in a 16-bit format, and whether only its inputs are fp32."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_HALF_SHARE: Assumed[Share] = 0.5
-"""Of the time of matrix multiplications the smallest share in a 16-bit format from which on attention in fp32 is the
-exception."""
+"""Smallest share of matmul time in a 16-bit format for attention in fp32 to count as the exception."""
 CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
 """Bytes that a cast reads and writes per element: fp32 in, 16 bits out, or the other way round."""
 INPUTS: Published[Times] = 3
@@ -42,11 +41,11 @@ class CastUp:
     """Kernels of attention."""
     half: str
     half_share: float
-    """Of the time of matrix multiplications what runs in that format."""
+    """Share of matmul time in that format, 0 to 1."""
     casts: I64
     """Kernels that cast to fp32 directly before it, or from fp32 directly after it."""
     missing: F64
-    """Per node of `nodes` the values that have no such cast and would be cast, in the first of each call."""
+    """Per node of `nodes`: number of values that have no such cast yet and would have to be cast."""
     masked: Mask
     """Per node whether attention gets a mask as a tensor: flash kernels take none."""
 
@@ -60,7 +59,7 @@ def single_precision(case: Analysis, roof: Roofline, *categories: str) -> Mask:
 
 
 def half_attention_ns(case: Analysis, roof: Roofline, nodes: I64, half: str, level: int) -> F64:
-    """Time of these attention kernels in a 16-bit format; level 0: at best, 2: at worst."""
+    """Time of these attention kernels in a 16-bit format, ns; level 0: at best, 2: at worst."""
     event, ceilings = case.graph.gpu_row[nodes], roof.ceilings
     backward = case.graph.phase[nodes] == BACKWARD
     share = np.where(
@@ -106,7 +105,7 @@ def find_cast_up(case: Analysis) -> CastUp | None:
 
 
 def _casts(case: Analysis, op: I64, places: range, arguments: Arguments, most: int, *, up: bool) -> list[int]:
-    """Those of the places, one after another, whose ops cast as many values as an input has; up: to fp32, else from
+    """The first of these places whose ops cast a tensor of an input's size, up to `most`; up: to fp32, otherwise from
     it."""
     sizes, found = {one.elements for one in arguments.tensors}, list[int]()
     for place in places:

@@ -1,7 +1,5 @@
-"""Attention masks that hide nothing, or later positions alone.
-
-A tensor over all pairs of tokens, where the batches show no padding, or that is the same for all samples and heads, so
-that it cannot be of padding or documents.
+"""Attention masks that hide nothing, or only later positions: tensors over all pairs of tokens. Either the batches show
+no padding, or the mask is the same for all samples and heads, so that it cannot describe padding or documents.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class NeedlessMask(NamedTuple):
     rows: Mask
     """GPU events of the attention kernels that take it."""
     tokens: int
-    """Of a row."""
+    """Tokens per row."""
     why: str
     """What the recording shows of the batches."""
     odds: float

@@ -44,9 +44,9 @@ class _Step:
 
 
 def inner_passes(case: Analysis) -> InnerPasses | None:
-    """The passes of a loss that encodes its batch in parts; None if there are none. Known by the first module that is
-    called: the same one as often in the forward pass as within one backward pass, where autograd runs before each
-    further call. Computed once per case."""
+    """The passes of a loss that encodes its batch in parts; None if there are none. The first module that is called
+    shows them: it is called equally often in the forward pass and within one backward pass, and there autograd runs
+    between its calls. Computed once per case."""
     if "inner_passes" not in case.memo:
         case.memo["inner_passes"] = _find(case)
     return case.memo["inner_passes"]

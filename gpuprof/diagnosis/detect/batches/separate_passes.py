@@ -31,10 +31,10 @@ MOST_CHANNELS: Assumed[Entries] = 4
 FEWEST_MATMULS: Assumed[Ops] = 4
 """Fewest matrix multiplications and convolutions of a pass: fewer are a head or a single layer."""
 RECORDS: Assumed[Share] = 0.5
-"""Part of the ops of a pass from which on autograd records it."""
+"""Smallest share of a pass's ops with a sequence number for the pass to count as recorded by autograd."""
 SAME_OPS: Assumed[Share] = 0.8
-"""Part of the ops from one beginning to the next that must be the same in all passes: the rest is Python of the loss,
-masks, and what is done with a result."""
+"""Smallest share of the ops from one beginning to the next that must be the same in all passes: the rest is Python of
+the loss, masks, and what is done with a result."""
 ONE_MODEL: Assumed[Ratio] = 1.5
 """Most gradients that are accumulated for each weight of a pass: two models have 2."""
 EMBEDDING = "aten::embedding"

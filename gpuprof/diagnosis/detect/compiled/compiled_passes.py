@@ -38,10 +38,10 @@ ACROSS_ROWS = re.compile(
     r"^aten::((cudnn|native|miopen)_batch_norm(_backward)?|native_group_norm|native_(layer|group)_norm_backward"
     r"|_fused_rms_norm_backward)$"
 )
-"""Ops that reduce across rows, or over rows too long to stay in a processor: means of a batch or group norm, gradients
-of a norm's weights."""
+"""Ops that reduce across rows, or over rows too long to stay in one SM: means of a batch or group norm, gradients of a
+norm's weights."""
 USED_AT_ONCE = re.compile(r"^aten::((cudnn|native|miopen)_batch_norm|native_group_norm)(_backward)?$")
-"""Those of them whose results the same chain uses: it reads its data again then."""
+"""Those of them whose results the same chain uses, so that it reads its data a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Passes:
     read_again: I64
     """Per chain the number of them whose result the chain itself uses."""
     apart: I64
-    """Per chain its number of tensors of other sizes, such as weights that are cast: no kernel of the chain takes
-    them, too."""
+    """Per chain its number of tensors of other sizes, such as weights that are cast: the chain's own kernels cannot
+    process them."""
     apart_ns: F64
     """Per chain the time of their kernels, each the longest of its size."""
     first: I64

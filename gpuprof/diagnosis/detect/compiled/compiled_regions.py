@@ -112,7 +112,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
 
 
 def _computed_on_cpu(case: Analysis) -> Mask:
-    """Nodes of generated code that computes on the CPU: what follows a wait for a copy, and launches nothing any more;
+    """Nodes of generated code that computes on the CPU: what follows a wait for a copy and no longer launches anything;
     and all of a graph without GPU work."""
     graph, parent = case.graph, case.timeline.nesting.parent
     call = np.full(len(graph), -1, np.int64)

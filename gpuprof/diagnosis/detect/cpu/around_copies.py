@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL
-from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
 from gpuprof.units import Assumed, Entries, Launches, Share
 
 FREES = re.compile("Free|Release|Unmap")
@@ -56,6 +56,21 @@ def left_around(graph: Graph, copies: Mask, copying: Mask) -> F64:
         share *= _left_near(took.astype(np.float64), copied, name)
         left[own] = share[of_own]
     left[allocating & ~graph.waits] = 0.0
+    return left
+
+
+def left_of_freeing(graph: Graph) -> F64:
+    """Share of each node's time that remains if autograd's engine frees no copies in host memory: what it does around a
+    node of the backward pass, outside of its ops, shrinks to the usual amount. Large host tensors are unmapped when
+    they are freed, page by page. 1 elsewhere."""
+    trace = graph.timeline.trace
+    engine = np.append(trace.rows_named(trace.ops.name, lambda name: name.startswith(AUTOGRAD_ENGINE)), False)
+    own = np.flatnonzero(engine[graph.scope] & (graph.lane >= 0) & ~graph.waits)
+    left = np.ones(len(graph))
+    rows, at = np.unique(graph.scope[own], return_inverse=True)
+    if len(rows) >= FEWEST_STRETCHES:
+        took = np.bincount(at, weights=graph.duration_ns[own])
+        left[own] = np.minimum(float(np.median(took)) / np.maximum(took, 1.0), 1.0)[at]
     return left
 
 

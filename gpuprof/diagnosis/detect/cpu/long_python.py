@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
-"""Share of the step that each of them takes at least: a slow CPU takes a millisecond for the Python of a trainer."""
+"""Smallest share of the step that each of them takes: a slow CPU takes a millisecond for a trainer's Python code."""
 OPTIMIZER = "Optimizer."
-"""Begins the names of the ranges that torch puts around what an optimizer does."""
+"""Prefix of the ranges that torch opens around an optimizer's methods."""
 _OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
-"""Begins the names of ranges that other findings, or the changes of an iteration, are about: each iteration needs its
+"""Prefixes of ranges that other findings, or the changes of an iteration, are about: each iteration needs its
 rewards."""
 
 
 def long_stretches(case: Analysis) -> Mask:
-    """The stretches as nodes of the graph, without silence that comes in few steps, which may be anything."""
+    """The stretches as nodes of the graph, without unrecorded time that occurs in only a few steps, which may be
+    anything."""
     graph = case.graph
     outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0)
     python = outside & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.result.run_model import Run
 
 Role = Literal["loader_workers", "batch_size", "padded_tokens", "communication", "gpu_clock"]
-"""Subjects for which others need the name of the finding: a difference between two recordings that no change explains
-goes by it, and so does what a run without a GPU is advised."""
+"""Subjects by which other modules look a finding up: to name a difference between two recordings that no change
+explains, or to advise a run without a GPU."""
 
 Note = Callable[["Run | None", "Analysis | None"], "Issue | None"]
-"""From a run, and its steps where they can be replayed."""
+"""Function of a run, and of its analysis if its steps can be replayed; returns an issue, or None."""
 
 
 def key(text: str) -> str:
@@ -58,11 +58,12 @@ class Declaration:
     across_ranks: Callable[[Gang], Finding | None] | None = None
     """Finds it in several ranks' recordings together."""
     role: Role | None = None
-    """What others look this finding up by; None: they need not."""
+    """The subject by which other modules look this finding up; None if none does."""
     same_ops: bool = False
-    """Whether its fixes run the recorded ops less often, in other batches, or keep their results: they replace none."""
+    """Whether its fixes only run the recorded ops less often, in other batches, or keep their results, and replace
+    none."""
     again: bool = False
-    """Whether it may be advised again where it was made already: an even larger batch gains more."""
+    """Whether it may be advised again after it was applied: an even larger batch gains more."""
     synonyms: tuple[str, ...] = ()
     """Names of its remedy and of its subject, as `finding_names.key` returns them."""
     titles: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ nothing. faster: the remaining work is done in fewer passes over memory, or on t
 
 @dataclass(frozen=True, slots=True)
 class LedgerItem:
-    """An item that is what a finding's first proposal removes that leaves the training unchanged."""
+    """An item made of what is removed by a finding's first proposal that leaves the training unchanged."""
 
     what: str
     """What takes the time."""
@@ -34,7 +34,7 @@ class LedgerItem:
 
 @dataclass(frozen=True, slots=True)
 class LedgerParts:
-    """Items that a finding computes itself, because they are not what a proposal of it removes."""
+    """Items that a finding computes itself, because none of its proposals removes exactly them."""
 
     parts: Callable[[Analysis], Iterator[LedgerPart]]
     stage: Stage

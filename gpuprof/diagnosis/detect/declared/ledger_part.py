@@ -58,7 +58,8 @@ class LedgerPart:
 
 
 def part_of(graph: Graph, change: Change, what: str, why: str | None, kind: Kind | None = None) -> LedgerPart:
-    """What a change makes shorter as a part; without a kind that of the side, GPU or CPU, with most of its time."""
+    """The nodes that a change makes shorter, as a part. Without a kind, it is the kind of the side, GPU or CPU, with
+    most of their time."""
     nodes, left = shorter(graph, change)
     own, on_gpu = (float(graph.duration_ns[mask].sum()) for mask in (nodes, nodes & graph.on_gpu))
     side: Kind = "gpu" if 2 * on_gpu > own else "host"

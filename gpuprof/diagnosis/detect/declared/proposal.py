@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuprof.replay.loader_queue import Loader
 
 LEAST_GAIN: Assumed[Ratio] = 1.05
-"""Smallest expected gain that is advised: steps of one program differ by as much."""
+"""Smallest expected gain that is advised: steps of one program vary by this factor."""
 SURE_GAIN: Assumed[Ratio] = 1.02
 """A fix is sure if it gains this much at the low end of its 80 % interval: nine in ten do."""
 CERTAIN_CHANCE: Assumed[Share] = 0.9
@@ -99,8 +99,8 @@ class Proposal:
     once_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """What it costs once before it gains (compiling): low, expected, high."""
     claims: tuple[Claim, ...] = ()
-    """What it acts on that is left to one fix alone: of fixes with a claim in common only one is combined with
-    others, because they do the same in another way, or leave each other nothing to act on."""
+    """What it acts on that only one fix can act on. Of fixes that share a claim only one is combined with others,
+    because they do the same in another way, or leave each other nothing to act on."""
     launches: bool = False
     """Whether it only makes launches and kernels faster: it gains at most the GPU's waiting for the CPU, plus what its
     kernels get shorter."""

@@ -38,15 +38,15 @@ class Adapters:
     """The adapters of the recorded steps. Masks are over the graph's nodes, forward and backward, without waits."""
 
     count: int
-    """Of all steps."""
+    """Number of adapter calls in all recorded steps."""
     nodes: Mask
-    """All that adapters do."""
+    """All work of adapters."""
     dropout: Mask
     """Dropout on their inputs."""
     dora: Mask
-    """What DoRA does more than LoRA."""
+    """The work that DoRA adds to LoRA."""
     norms: int
-    """Adapters with DoRA's norms."""
+    """Number of adapter calls with DoRA's norms."""
 
 
 def find_adapters(case: Analysis) -> Adapters | None:

@@ -1,8 +1,8 @@
 """Casts that autocast makes for layers whose weights are in fp32 and frozen.
 
-Autocast keeps the 16-bit copy of a weight that is trained until the forward pass is over; that of a frozen weight it
-makes again at each use. The cast of a trained weight makes a node in autograd's graph, so that the next op has a higher
-number; that of a frozen one makes none.
+Autocast keeps the 16-bit copy of a trained weight until the end of the forward pass, but casts a frozen weight again at
+each use. The cast of a trained weight makes a node in autograd's graph, so the next op has a higher sequence number;
+the cast of a frozen weight makes none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FrozenCasts:
     inputs: Mask
     """Casts of the inputs from fp32, and of their gradients back to it."""
     count: int
-    """Casts of weights."""
+    """Number of casts of weights."""
     largest: tuple[int, ...]
     """Shape of the largest such weight."""
 
@@ -76,7 +76,7 @@ def _narrows(case: Analysis, row: int) -> bool:
 
 
 def _is_weight(case: Analysis, row: int, layer: int) -> bool:
-    """Whether a cast is that of a layer's weight, by its shape."""
+    """Whether a cast is of a layer's weight, by its shape."""
     place = LAYERS[case.trace.text(int(case.trace.ops.name[layer])) or ""]
     given = shapes_in(case, int(case.trace.ops.dims[layer]))
     shape = shapes_in(case, int(case.trace.ops.dims[row]))[0]
@@ -84,7 +84,7 @@ def _is_weight(case: Analysis, row: int, layer: int) -> bool:
 
 
 def _makes_node(case: Analysis, rows: I64) -> Mask:
-    """Whether autograd records ops: the next op of the thread then has a higher number."""
+    """Whether autograd records these ops: then the next op of the thread has a higher sequence number."""
     ops = case.trace.ops
     numbered = np.flatnonzero((ops.kind == OP) & (ops.sequence >= 0) & (ops.forward_thread <= 0))
     made = np.zeros(len(rows), bool)
@@ -99,7 +99,7 @@ def _makes_node(case: Analysis, rows: I64) -> Mask:
 
 
 def _outermost_cast(case: Analysis, rows: I64) -> I64:
-    """The op around each copy that only casts."""
+    """The outermost op around each copy that does nothing but cast."""
     parent, casts = case.timeline.nesting.parent, case.ops_named(CASTS.__contains__) & (case.trace.ops.kind == OP)
     found = rows.copy()
     for _ in range(2):

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys", "activation", "function")
 NORM, ROPE, GATE, LOSS, PART, CONV, KEYS, ACTIVATION, FUNCTION = range(len(KINDS))
-"""`part`: a gate's activation with other ops between it and the gate's multiplication, whose kernel then does both;
-`keys`: the second of two rotary embeddings, which the kernel of the first one does, too; `activation`: one that torch
-has a kernel for; `function`: one that only a compiler makes one kernel of."""
+"""`part`: a gate's activation with other ops between it and the gate's multiplication; the fused kernel of the
+multiplication computes both. `keys`: the second of two rotary embeddings, which the first one's kernel also
+computes. `activation`: an activation function that torch has a kernel for; `function`: one that only a compiler
+fuses."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
@@ -93,8 +94,8 @@ def found_by(case: Analysis, *finders: Callable[[NamedOps, I64], Iterator[Found]
 
 
 def _pair(first: I64, last: I64, kind: I64, size: F64, family: I64) -> None:
-    """Makes one of two rotary embeddings that follow each other, those of queries and keys: a fused kernel takes both.
-    Changes kinds and sizes."""
+    """Joins two consecutive rotary embeddings, of queries and of keys: one fused kernel computes both. Changes `kind`
+    and `size` in place."""
     at = 0
     while at + 1 < len(kind):
         both = kind[at] == kind[at + 1] == ROPE and family[first[at]] == family[first[at + 1]]

@@ -24,7 +24,7 @@ SHORTEST_NS: Assumed[Ns] = 2_000.0
 """Kernels with a shorter roof time take as long as a launch, whatever their work."""
 LONG_NS: Assumed[Ns] = 20_000.0
 LARGE_NS: Assumed[Ns] = 200_000.0
-"""Roof times from which on a kernel fills the GPU for so long that its first and last wave hardly count."""
+"""Roof times from which on a kernel fills the GPU for so long that its first and last waves hardly matter."""
 _ENDLESS = float("inf")
 
 GEMM, ATTENTION, ROWS, ELEMENTWISE, CAST, INDEX, DEQUANTIZE, OPTIMIZER, COPY, OTHER = range(10)

@@ -82,7 +82,7 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
 
 
 def _product(trace: Trace, name_text: int, dims: int, types: int) -> Matmul | None:
-    """The matrix multiplication of an op in half precision, from the ids of its texts; None if it is none, or if its
+    """The matrix multiplication of an op in half precision, from the ids of its texts; None if it is not one, or if its
     shapes are unknown."""
     name = trace.strings[name_text]
     if name not in OPS or dims == NO_TEXT or types == NO_TEXT:

@@ -1,4 +1,5 @@
-"""Loops around loops, and what hands a loop its tensors and joins its results: positions in a sequence of ops."""
+"""Loops within loops, and the ops that split tensors for a loop and join its results: positions in a sequence of
+ops."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ FEWEST_ROUNDS: Assumed[Rounds] = 8
 FEWEST_OPS: Assumed[Ops] = 32
 """Fewest ops of a loop, over all iterations."""
 MOST_BETWEEN: Assumed[Share] = 0.25
-"""Most ops between two loops, as a share of the shorter one's, that are one loop over both: a loop in a loop, or one
-with an iteration that takes another branch."""
+"""Two loops are one if there are at most this many ops between them, as a share of the shorter one's ops: a loop in a
+loop, or a loop with an iteration that takes another branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Loops:
     last: I64
     """Last op of the last iteration."""
     alone: I64
-    """Ops of one iteration in which loops within it have one iteration, too."""
+    """Number of ops of one iteration, with one iteration of each loop within it."""
     again_first: I64
     again_begin: I64
     """The iterations of loops within these loops that are not their last ones, from the first op of the first iteration
@@ -44,12 +45,12 @@ class Loops:
 
     @property
     def one_round(self) -> F64:
-        """Share of a loop's ops that ops over all rounds are: those of one iteration."""
+        """Share of a loop's ops that remain if ops over all iterations replace it: those of one iteration."""
         return self.alone / np.maximum(self.last - self.first + 1, 1)
 
     @property
     def columns(self) -> tuple[I64, I64, I64, I64, I64]:
-        """All of a loop itself."""
+        """The columns by loop."""
         return self.first, self.rounds, self.begin, self.last, self.alone
 
     def some(self, which: Mask) -> Loops:
@@ -59,8 +60,8 @@ class Loops:
 
 
 def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
-    """All loops: of a loop in a loop the outer one, whose rounds differ only by how often the inner ones go round; None
-    if there are none.
+    """All loops; None if there are none. Of nested loops it is the outer one, whose iterations differ only in how often
+    the inner ones run.
 
     names: number of each op's name; family: ops with the same number are in one range; bad: ops that no loop over small
     ops contains."""
@@ -82,8 +83,8 @@ def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
 
 
 def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> Loops:
-    """Loops around others: what repeats once each repetition is left out but for its first round. Each has some of the
-    loops `first` to `last` inside, in less than the whole of it."""
+    """Loops around others: what repeats once only the first iteration of each repetition is kept. Each contains some of
+    the loops `first` to `last`, and other ops."""
     inner = repeated(names, family, bad, MOST_PERIOD, 2, 2)
     at, ops, times = inner
     kept = np.ones(len(names), bool)
@@ -110,7 +111,7 @@ def _places(loops: Loops, positions: I64) -> I64:
 
 def with_ends(loops: Loops, family: I64, splits: Mask, joins: Mask) -> tuple[I64, I64]:
     """(first, last position of each loop, with the ops directly before it that split a tensor into one for each
-    iteration, and those directly after it that join the results): with ops over all rounds they go, too."""
+    iteration, and those directly after it that join the results): ops over all iterations need neither."""
     firsts, lasts = loops.first.copy(), loops.last.copy()
     for one, (first, last) in enumerate(zip(loops.first.tolist(), loops.last.tolist(), strict=True)):
         before = lasts[one - 1] if one else -1
@@ -148,8 +149,8 @@ def repeated(
 
 
 def joined(names: I64, family: I64, bad: Mask, first: I64, period: I64, rounds: I64) -> tuple[I64, I64, I64, I64, I64]:
-    """(first position, period, rounds, begin of the last round, last position) of loops of which those with the same
-    ops, one after another in the same range, are one. `first` ascends."""
+    """(first position, period, rounds, begin of the last round, last position) of loops; consecutive ones in the same
+    range with the same ops become one. `first` ascends."""
     body = [sorted(names[at : at + ops].tolist()) for at, ops in zip(first.tolist(), period.tolist(), strict=True)]
     length = period * rounds
     blocked = np.append(0, np.cumsum(bad))

@@ -1,4 +1,4 @@
-"""Optimizers that step one parameter group after another, each with launches and Python of its own."""
+"""Optimizers that step one parameter group after another, each with its own launches and Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LISTS = (re.compile(r"^aten::_fused_"), re.compile(r"^aten::_foreach_"))
-"""Ops on all tensors of a group: one for each, or several of each name."""
+"""Ops on all tensors of a group: one call for each group, or several of each name."""
 FEWEST_GROUPS: Assumed[Entries] = 16
 """Fewest parameter groups that are worth a look: a rate for each layer, with and without decay, takes that many."""
 MOST_DISTINCT: Assumed[Share] = 0.5
@@ -32,13 +32,14 @@ class ParameterGroups:
     count: int
     """Groups of a step."""
     left: tuple[float, float, float]
-    """Share of them that is left where groups of the same settings are one: best, expected, worst."""
+    """Share of the groups that remains if groups with the same settings are merged: best, expected, worst."""
     known: bool
     """Whether the run says how many settings differ."""
 
 
 def find_parameter_groups(case: Analysis, ranges: Mask) -> ParameterGroups | None:
-    """Many groups of few settings; `ranges`: the optimizers' steps. None where there are few, or all differ."""
+    """Many groups with few distinct settings; None if there are few groups, or if all differ. `ranges`: mask of the
+    optimizers' steps."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     rows = np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.end_ns <= high))
     steps = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
@@ -59,7 +60,7 @@ def find_parameter_groups(case: Analysis, ranges: Mask) -> ParameterGroups | Non
 
 
 def _counts(case: Analysis, steps: Stretches) -> I64:
-    """Groups of each step: its fused ops, or else how often that of its ops on lists comes that comes least."""
+    """Number of groups in each step: its fused ops, or else the calls of the rarest of its ops on lists."""
     ops = case.trace.ops
     found = np.zeros(len(steps), np.int64)
     for pattern in LISTS:

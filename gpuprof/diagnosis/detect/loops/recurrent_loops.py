@@ -6,12 +6,12 @@ So ranges of modules must have been recorded: without them the two look the same
 (`torch.nn.LSTM`) for one step at a time, and append each step's result to a tensor that grows.
 
 Branches repeat as well: heads of an attention, members of an ensemble, or a head that judges one state after another.
-They end in a loss, or in a multiplication whose result has another width than what the next one begins with, so that
-none computes with the result of the one before. Nor does the lookup in one table after another.
+They end in a loss, or in a multiplication whose result has another width than the input of the next one, so that none
+computes with the result of the one before. Nor do lookups in one table after another.
 
-Rounds that are fed from the CPU are the third kind: each begins with a copy to the GPU of what its first multiplication
-takes (a policy that is called for one environment after another). What the GPU computed in the round before reaches the
-next one only where Python reads it.
+The third kind are rounds that are fed from the CPU: each begins by copying the input of its first multiplication to the
+GPU (a policy that is called for one environment after another). What the GPU computed in one round reaches the next one
+only if Python reads it.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ LAYERS = frozenset(
     for name in ("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "batch_norm", "rsqrt", "conv2d",
                  "scaled_dot_product_attention")
 )  # fmt: skip
-"""What layers have and cells do not: a stack of layers whose modules have no ranges of their own repeats, too."""
+"""Ops that layers have and cells do not: a stack of layers whose modules have no ranges of their own also repeats."""
 GROWS = "aten::cat"
-"""Op whose sizes may differ from round to round: it puts the result of a round behind those before it."""
+"""Op whose sizes may differ from round to round: it appends the result of a round to the earlier ones."""
 MODULE = "nn.Module: "
 FEWEST_BRANCHES: Assumed[Rounds] = 4
 FEWEST_BRANCH_OPS: Assumed[Ops] = 20
 """Fewest ops of branches, over all of them."""
 GATES = frozenset({"aten::tanh", "aten::tanh_", "aten::sigmoid", "aten::sigmoid_", *CELLS, *RECURRENT_LAYERS})
-"""Ops of recurrent cells, whose next round reads a state that no multiplication ends in."""
+"""Ops of recurrent cells: they compute the state that the next round reads, after the last multiplication."""
 LOOKUPS = frozenset({"aten::embedding", "aten::embedding_bag"})
 """Ops that read rows of a table by indices, which no lookup returns."""
 LOSSES = frozenset(
@@ -68,10 +68,10 @@ LOSSES = frozenset(
 FIRST = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
 """Ops with which a model of signals or pictures begins."""
 LONG_PAUSE: Assumed[Ratio] = 4.0
-"""Python between two rounds that takes this many times the usual one does something else."""
+"""If the Python between two rounds takes this many times its usual time, it does something else."""
 FEWEST_GROUPS: Assumed[Rounds] = 2
 USUALLY: Assumed[Share] = 0.5
-"""Share of the groups of rounds that have the same number of rounds, at least."""
+"""Smallest share of the groups of rounds that must have the same number of rounds."""
 Kind = Literal["chain", "branches", "fed"]
 _NUMBER = re.compile(r"_\d+$")
 
@@ -84,8 +84,8 @@ def find_recurrent_loops(case: Analysis) -> SmallLoops | None:
 
 
 def find_branches(case: Analysis) -> SmallLoops | None:
-    """Branches of the window: rounds of one module, or of several of one class, of which none multiplies what another
-    one returned. None if there are none. Computed once per case."""
+    """Branches of the window: rounds of one module, or of several modules of one class, none of which multiplies what
+    another one returned. None if there are none. Computed once per case."""
     if "branches" not in case.memo:
         case.memo["branches"] = _found(case, "branches")
     return case.memo["branches"]
@@ -96,16 +96,16 @@ def _find(case: Analysis) -> SmallLoops | None:
 
 
 def find_fed_loops(case: Analysis) -> SmallLoops | None:
-    """Loops of which each round begins with a copy to the GPU of what it computes with; None if there are none.
-    Computed once per case."""
+    """Loops in which each round begins by copying its input to the GPU; None if there are none. Computed once per
+    case."""
     if "fed_loops" not in case.memo:
         case.memo["fed_loops"] = _found(case, "fed")
     return case.memo["fed_loops"]
 
 
 def fed_nodes(case: Analysis) -> Mask:
-    """Nodes of loops that are fed from the CPU, in one stretch without a DataLoader: what the CPU reads there it may
-    need for what it copies next, so that it cannot read it later. Batches of a loader do not depend on results."""
+    """Nodes of loops that are fed from the CPU, in one stretch without a DataLoader. What the CPU reads there may
+    determine what it copies next, so it cannot be read later; batches of a loader do not depend on results."""
     found = find_fed_loops(case)
     if found is None:
         return np.zeros(len(case.graph), bool)
@@ -167,8 +167,8 @@ def _found(case: Analysis, kind: Kind) -> SmallLoops | None:
 
 
 def _together(case: Analysis, rounds: I64) -> int:
-    """Of rounds (× ops) the number that follow one another at once, before Python does something else for longer: one
-    environment after another is asked, then all of them move. 0 where no number stands out."""
+    """How many rounds follow one another directly before Python does something longer: the policy is called for one
+    environment after another, then all of them move. 0 if no number is usual. rounds: rounds × ops."""
     ops = case.trace.ops
     gaps = ops.start_ns[rounds[1:, 0]] - ops.end_ns[rounds[:-1, -1]]
     long = np.flatnonzero(gaps > LONG_PAUSE * max(float(np.median(gaps)), 1.0))
@@ -192,14 +192,14 @@ def _copied_up(case: Analysis, rows: I64) -> Mask:
 
 
 def _kind(case: Analysis, rows: I64, up: Mask) -> Kind:
-    """The kind of a loop with a round of these ops; `up`: those that copy to the GPU."""
+    """The kind of a loop whose round has these ops; `up`: those that copy to the GPU."""
     if _fed(case, rows, up):
         return "fed"
     return "branches" if _apart(case, rows) else "chain"
 
 
 def _fed(case: Analysis, rows: I64, up: Mask) -> bool:
-    """Whether what a round's first multiplication takes was copied to the GPU in this round."""
+    """Whether the input of a round's first multiplication was copied to the GPU in this round."""
     names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
     first = next((at for at, name in enumerate(names) if name in PRODUCTS | FIRST), None)
     if first is None or not up[:first].any():
@@ -220,8 +220,8 @@ def _classes(case: Analysis) -> I64:
 
 def _apart(case: Analysis, rows: I64) -> bool:
     """Whether a round of these ops cannot compute with the result of the one before: it only looks up rows of a table,
-    or ends in a loss, or its last op that is no view multiplies, and returns rows of another width than its first
-    multiplication takes."""
+    or ends in a loss, or its last op except views is a multiplication whose rows have another width than the input of
+    its first multiplication."""
     names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
     if GATES & set(names):
         return False
@@ -254,7 +254,8 @@ def _widths(case: Analysis, name: str, row: int) -> tuple[int, int] | None:
 
 
 def growing(case: Analysis, loops: SmallLoops) -> Mask:
-    """Ops of the trace that put the result of a round behind those of the rounds before: their sizes differ in each."""
+    """Mask of the trace's ops that append the result of a round to the earlier ones: their sizes differ in each
+    round."""
     ops = case.trace.ops
     found = np.zeros(len(ops), bool)
     rows = np.flatnonzero(case.ops_named(GROWS.__eq__) & (ops.kind == OP))

@@ -30,7 +30,7 @@ VIEWS = frozenset(
         *("select", "slice", "split", "squeeze", "t", "to", "transpose", "unbind", "unflatten", "unsqueeze", "view"),
     )
 )
-"""Ops that launch nothing where they only describe a tensor in another way: a fused op needs them, too."""
+"""Ops that launch nothing if they only return a view of a tensor: a fused op needs them as well."""
 SPLITS = frozenset(
     f"aten::{name}" for name in ("chunk", "split", "split_with_sizes", "tensor_split", "unbind", "unsafe_split")
 )
@@ -47,16 +47,17 @@ class SmallLoops:
     stretches: Stretches
     rounds: I64
     last: Stretches
-    """The last iteration of each."""
+    """The last iteration of each loop."""
     one_round: F64
-    """Share of a loop's ops that ops over all rounds are: those of one iteration, loops within it of one, too."""
+    """Share of a loop's ops that remain if ops over all iterations replace it: those of one iteration, with one
+    iteration of each loop within it."""
     again: Stretches
-    """Iterations of loops within these loops, without the last ones; by inner loop."""
+    """Iterations of the loops within these loops, without the last iteration of each; columns by inner loop."""
     backward: Stretches
     """Autograd's work for each; empty for loops outside the forward pass."""
     together: I64 | None = None
-    """Rounds that follow one another before Python does something else; 0 where no number stands out. None: not known
-    for loops over small ops."""
+    """Rounds that follow one another before Python does something else; 0 if no number is usual. None for loops over
+    small ops, where it is not computed."""
     between: Stretches | None = None
     """The Python between two rounds."""
 
@@ -95,7 +96,7 @@ def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
 
 def _find(case: Analysis) -> SmallLoops | None:
     ops = case.trace.ops
-    rows, family = _own_ops(case)
+    rows, family = own_ops(case)
     if len(rows) < FEWEST_OPS:
         return None
     names = ops.name[rows].astype(np.int64)
@@ -126,7 +127,7 @@ def _find(case: Analysis) -> SmallLoops | None:
 
 
 def _splits(case: Analysis, rows: I64) -> Mask:
-    """Ops that make a tensor a list of at least that many tensors that a loop has rounds."""
+    """Ops that split a tensor into a list with at least one tensor for each iteration of a loop."""
     found = case.ops_named(lambda name: name in SPLITS)[rows]
     for at in np.flatnonzero(found).tolist():
         shape = next(iter(shapes_in(case, int(case.trace.ops.dims[rows[at]]))), None)
@@ -140,7 +141,7 @@ def _launch(case: Analysis, stretches: Stretches) -> Mask:
     return np.bincount(inside[case.graph.on_gpu & (inside >= 0)], minlength=len(stretches)) > 0
 
 
-def _own_ops(case: Analysis) -> tuple[I64, I64]:
+def own_ops(case: Analysis) -> tuple[I64, I64]:
     """(rows of the window's outermost ops outside autograd, optimizers and loaders; family of each: ops of one thread
     with the same enclosing range), in order of time by thread."""
     ops, (low, high) = case.trace.ops, case.timeline.window

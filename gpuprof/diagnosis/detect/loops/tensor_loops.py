@@ -1,7 +1,6 @@
-"""Python loops that inspect one tensor after another and read the result, such as the norm of each gradient.
-
-torch has ops over lists of tensors for this (`torch._foreach_norm`, `clip_grad_norm_(..., foreach=True)`): a few
-launches instead of several per tensor, and one read.
+"""Python loops that inspect one tensor after another and read the result, such as the norm of each gradient. torch can
+do this with ops over lists of tensors (`torch._foreach_norm`, `clip_grad_norm_(..., foreach=True)`): a few launches
+instead of several per tensor, and one read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Norms, means or other statistics of gradients or weights, taken of one tensor after the other for a log.
+"""Norms, means or other statistics of gradients or weights, computed for one tensor after another to be logged.
 
 After a backward pass, and before the next op with gradients, one reduction is called for many tensors of different
-shapes, each in a call of its own. What follows on the results alone (their sum, copies to the CPU, a logger's calls)
-belongs to it. A loop that ends in scaling the tensors clips gradients, and is needed in each step.
+shapes, each in a call of its own. What follows and uses only the results (their sum, copies to the CPU, a logger's
+calls) belongs to it. A loop that ends in scaling the tensors clips gradients, and is needed in each step.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ REDUCES = re.compile(
     r"^aten::(linalg_vector_norm|linalg_norm|norm|sum|mean|std|var|std_mean|var_mean|max|min|amax|amin|aminmax|histc"
     r"|histogram|isnan|isinf|isfinite|any|all|count_nonzero|abs|square|pow|quantile|median)$"
 )
-"""Ops that make numbers of a tensor, or are the first step to them."""
+"""Ops that reduce a tensor to a number, or are the first step of doing so."""
 SCALES = re.compile(r"(^aten::|_foreach_)(mul|div|clamp)_$")
 """Ops with which gradients are clipped."""
 FEWEST_TENSORS: Assumed[Entries] = 16
-"""Tensors of which a reduction is taken, at least, in a loop over weights or gradients."""
+"""Fewest tensors that a loop over weights or gradients reduces."""
 FEWEST_SHAPES: Assumed[Entries] = 2
-"""Different shapes among them."""
+"""Fewest different shapes among them."""
 OPS_TO_CLIP: Assumed[Ops] = 12
-"""Ops from the end of such a loop to the first one that scales gradients, where it clips them: the total norm, the
-largest allowed one divided by it, and its bound."""
+"""Most ops from the end of such a loop to the first one that scales gradients, if the loop is for clipping: the total
+norm, the largest allowed norm divided by it, and its bound."""
 
 
 def find_gradient_statistics(case: Analysis) -> Logged | None:
@@ -110,7 +110,7 @@ def _last(ops: PassOps, begin: int, end: int) -> int:
 
 
 def _reduces(ops: PassOps, at: int) -> bool:
-    """Whether an op takes a number of one tensor of weights."""
+    """Whether an op reduces one tensor of a weight's size to a number."""
     return REDUCES.match(ops.names[at]) is not None and len(ops.widest(at)) > 0
 
 

@@ -1,11 +1,11 @@
 """GPU work between forward passes that no backward pass needs, and whose results the CPU reads: metrics for a log.
 
-A recording has no flow of data, so four facts together stand for it. Autograd's numbers show that no backward pass
-uses the ops: the engine evaluates no node that they made, with or without `no_grad`. They follow each other without
-anything that would be kept: matmuls (a teacher or a reference model), in-place ops (moving averages, queues), norms of
-gradients, random numbers, batches that are copied to the GPU. The last of them copies a result to the CPU. And they
-come after all of a pass that has gradients, so that no loss can contain them: between the last op with gradients and
-the backward pass, or after that and before anything of the next pass.
+A recording does not show the flow of data, so four facts together replace it. Autograd's numbers show that no backward
+pass uses the ops: the engine evaluates no node that they made, with or without `no_grad`. They follow each other
+without any op whose result would be kept: matmuls (a teacher or a reference model), in-place ops (moving averages,
+queues), norms of gradients, random numbers, batches that are copied to the GPU. The last of them copies a result to the
+CPU. And they come after everything in a pass that has gradients, so that no loss can contain them: between the last op
+with gradients and the backward pass, or between the backward pass and the next forward pass.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ KEPT = re.compile(
     r"^(?!aten::)|_foreach|_fused|norm$|vector_norm|nonfinite|isfinite|isinf|isnan|rand|bernoulli|dropout|multinomial"
     r"|normal_|uniform_|one_hot"
 )
-"""Ops whose results are more than numbers for a log: other libraries' and collectives, on gradients, random ones."""
+"""Ops whose results are more than numbers for a log: ops of other libraries, collectives, ops on gradients, random
+ones."""
 IN_PLACE = re.compile(r"[^_]_$")
 FIRST_OPS: Assumed[Ops] = 30
-"""Ops of a forward pass, from its first one, that read its inputs."""
+"""Number of ops at the beginning of a forward pass that may read its inputs."""
 AS_LARGE: Assumed[Share] = 1 / 8
-"""Tensors of a run with at least this share of the values of its largest are what it is about: inputs that are made for
+"""Tensors with at least this share of the values of a run's largest tensor show what the run is about: inputs made for
 the next pass, or logits."""
 LEAST_STEPS: Assumed[Share] = 0.6
 """Smallest share of the recorded steps with such work: the first and the last may be cut."""
@@ -47,7 +48,7 @@ LEAST_STEPS: Assumed[Share] = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Stretches of host time, one for each run of such ops."""
+    """Stretches of CPU time, one for each run of such ops."""
 
     stretches: Stretches
     nodes: Mask
@@ -61,7 +62,7 @@ class Logged:
     largest: tuple[int, ...]
     """Shape of the largest tensor."""
     tensors: int = 0
-    """Tensors of which numbers are taken one after the other; 0 where that is no loop over tensors."""
+    """Number of tensors that a loop reduces one after another; 0 if it is no loop over tensors."""
 
 
 def find_logged(case: Analysis) -> Logged | None:
@@ -125,8 +126,8 @@ class PassOps:
         self._range = np.searchsorted(edges, self.start, side="right")
 
     def _needed(self, number: I64) -> Mask:
-        """Ops that made a node that the engine evaluates: an op's number is that of the next node, whether or not the
-        op makes one."""
+        """Mask of the ops that made a node that the engine evaluates. number: sequence numbers; an op's is that of the
+        next node, whether or not the op makes one."""
         far = np.iinfo(np.int64).max
         known = np.where(number >= 0, number, far)
         after = np.append(np.minimum.accumulate(known[::-1])[::-1][1:], far) if len(number) else known
@@ -165,7 +166,7 @@ class PassOps:
         return bool(IN_PLACE.search(name)) and self.size(at) > calibrated.SMALL_VALUES.value
 
     def runs(self) -> list[tuple[int, int]]:
-        """(first, last) place of runs of ops that nothing ends, up to the last of them that copies to the CPU."""
+        """(first, last) place of each run of ops without one that ends it, up to its last op that copies to the CPU."""
         found, first, last = list[tuple[int, int]](), -1, -1
         for at in range(len(self.rows)):
             ends = self._ends(at)

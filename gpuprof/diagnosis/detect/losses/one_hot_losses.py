@@ -32,12 +32,12 @@ class OneHotLoss(NamedTuple):
     """A distribution times log-probabilities, or a loss op that multiplies them: rows of ops."""
 
     replaced: tuple[int, ...]
-    """All that makes the distribution, multiplies and sums."""
+    """All ops that make the distribution, multiply and sum."""
     product: int
     total: int
-    """The sum; of a loss op itself."""
+    """The op that sums, or the loss op itself."""
     sums: bool
-    """Whether multiplication and sum are ops of their own."""
+    """Whether multiplication and sum are separate ops."""
     tokens: int
     classes: int
 

@@ -1,8 +1,8 @@
 """A step of a device in cells: busy time by category and phase, idle time by cause and phase, in whole ns.
 
 The cells sum to the step exactly. How much the device works and waits comes from the diagnosis of the compared step
-(without the profiler, if known); how these times divide over phases is as recorded, for work as for all work that the
-steps launched, whenever it ran.
+(without the profiler, if known); how these times divide over phases is as recorded, counting all work that the steps
+launched, whenever it ran.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Quantity:
 
     @property
     def ms(self) -> str:
-        """Of nanoseconds, in milliseconds: `12 → 0.3`, `0 → 379`."""
+        """Nanoseconds in A and B, written in milliseconds: `12 → 0.3`, `0 → 379`."""
         a, b = (f"{ns / 1e6:,.{0 if not ns or ns >= 9.95e6 else 1}f}" for ns in (self.a, self.b))
         return f"{a} → {b}"
 

@@ -1,1 +1,1 @@
-"""Several ranks: their joint replay, and what a slow one does more than the others."""
+"""Several ranks: their joint replay, and what work a slow one does in addition to the others'."""

@@ -1,4 +1,4 @@
-"""What a slow rank does more than the others."""
+"""The work that a slow rank does in addition to the others'."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.detect.ranks.gang import Excess, Gang
 
 MOST_KINDS: Convention[Entries] = 3
-"""Kinds of work that are named; each at least the share below of all that the rank does more."""
+"""Most kinds of additional work that are named; each is at least the share below of all of it."""
 LEAST_KIND_SHARE: Assumed[Share] = 0.05
 
 
 def most_of_excess(gang: Gang) -> tuple[Excess, ...]:
-    """The work that makes most of what the slow rank does more."""
+    """The kinds of work that make up most of the slow rank's excess."""
     total = sum(one.ns for one in gang.excess)
     return tuple(one for one in gang.excess[:MOST_KINDS] if one.ns >= LEAST_KIND_SHARE * total)

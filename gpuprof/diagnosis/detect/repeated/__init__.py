@@ -1,1 +1,1 @@
-"""What a step computes again though nothing has changed, or for nothing."""
+"""What a step computes again although nothing has changed, or computes and never uses."""

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_COPIED: Assumed[Entries] = 2
-"""Times that the CPU computes a table of one size between two backward passes."""
+"""Fewest times that the CPU computes a table of one size between two backward passes."""
 LEAST_COMPUTED_NS: Assumed[WholeNs] = 200_000
-"""CPU time before each copy, since the last launch, from which on Python computes what is copied: handing over a batch
-takes 10 to 100 µs."""
+"""Least CPU time since the last launch, ns, that shows that Python computes what is copied: handing over a batch takes
+10 to 100 µs."""
 LEAST_TABLE_BYTES: Assumed[Bytes] = 1_024
 """Smaller copies are scalars and indices."""
 Turn = tuple[int, int, int]
@@ -32,7 +32,7 @@ Turn = tuple[int, int, int]
 DRAW = frozenset(
     f"aten::{name}" for name in ("rand", "randn", "randint", "randperm", "normal_", "uniform_", "bernoulli_", "random_")
 )
-"""Ops whose values are others each time."""
+"""Ops that return other values each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CopiedTables:
     nodes: Mask
     """All of the CPU's work for them, the copies included."""
     times: int
-    """Copies of the window."""
+    """Number of copies in the window."""
     sizes: tuple[int, ...]
     """Bytes of each table, largest first."""
 
@@ -107,7 +107,7 @@ def _find(case: Analysis) -> CopiedTables | None:
 
 
 def _tables(graph: Graph, steps: int, found: dict[Turn, list[I64]]) -> CopiedTables | None:
-    """What comes again in each step."""
+    """The tables that are copied again in each step."""
     again = {key: mine for key, mine in found.items() if len(mine) >= FEWEST_COPIED}
     if not again or {step for step, _, _ in again} != {*range(steps)}:
         return None

@@ -1,4 +1,4 @@
-"""The end of a backward pass that only makes gradients that are cleared before an optimizer uses them."""
+"""The end of a backward pass that only computes gradients which are cleared before an optimizer uses them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 FEWEST_NODES: Assumed[Ops] = 10
-"""Nodes of autograd after the last gradient that is used, from which on it is a part of a model: a layer's cast and
-lookup are fewer."""
+"""Fewest autograd nodes after the last gradient that is used: a part of a model has more, a layer's cast and lookup
+fewer."""
 CLEAR_SHARE: Assumed[Share] = 0.5
-"""Share of the discarded gradients whose shape no optimizer updates at all; of the rest others have the shape, too."""
+"""Smallest share of the discarded gradients with shapes that no optimizer updates; the others share their shape with
+gradients that are used."""
 _SUM = "torch::autograd::AccumulateGrad"
 
 
@@ -35,9 +36,9 @@ class Discarded:
 
     stretches: Stretches
     gradients: float
-    """That they make, per step."""
+    """Number of gradients that they make, per step."""
     weights: bool
-    """Whether they are made more than once in a step, and so are those of weights; otherwise they are of inputs, or of
+    """Whether they are made more than once in a step, and so belong to weights; otherwise they belong to inputs, or to
     weights in no optimizer."""
 
 
@@ -49,7 +50,7 @@ class _Pass:
     sums: I64
     """Positions in `rows` of sums into gradients."""
     shapes: list[Shape]
-    """Of these gradients."""
+    """Shapes of these gradients."""
     fresh: list[bool]
     """Whether there was no gradient yet."""
 
@@ -139,8 +140,8 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
 def _end_of_use(
     case: Analysis, passes: list[_Pass], at: int, updates: list[tuple[int, Counter[Shape]]], inputs: frozenset[Shape]
 ) -> int | None:  # fmt: skip
-    """Position in a pass of the last sum into a gradient that may be used, if what follows is worth a look; else
-    None."""
+    """Position in a pass of the last sum into a gradient that may be used; None if what follows is too little to
+    matter."""
     ops, one = case.trace.ops, passes[at]
     begun = int(ops.start_ns[one.rows[0]])
     count = Counter(one.shapes)

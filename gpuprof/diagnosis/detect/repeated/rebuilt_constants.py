@@ -1,4 +1,4 @@
-"""Tensors that are made of nothing but sizes, again and again in a step: masks, positions, rotary tables."""
+"""Tensors that are made from nothing but sizes, again and again in a step: masks, positions, rotary tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_REBUILT: Assumed[Entries] = 4
-"""Times in a step from which on the same constant is made again; a model has one mask for encoder, decoder and both."""
+"""Fewest times per step that the same constant is made: a model may have one mask each for encoder, decoder and
+both."""
 FEWEST_OPS: Assumed[Ops] = 3
 MOST_OPS: Assumed[Ops] = 32
-"""Ops that make one. A single `zeros` is what something else is added to."""
+"""Most ops that make one. (A single `zeros` is a buffer to which something else is added.)"""
 MAKE = frozenset(
     f"aten::{name}" for name in ("arange", "ones", "full", "zeros", "eye", "linspace", "ones_like", "full_like")
 )
@@ -34,7 +35,7 @@ GO_ON = MAKE | frozenset(
         "floor_divide", "abs", "clamp", "minimum", "maximum", "mul_", "add_", "sub_", "div_",
     )
 )  # fmt: skip
-"""Ops that may follow on what was made."""
+"""Ops that may process the tensor further."""
 ACTIVATIONS = frozenset(
     f"aten::{name}"
     for name in ("linear", "mm", "addmm", "bmm", "matmul", "scaled_dot_product_attention", "softmax", "layer_norm",
@@ -50,14 +51,14 @@ class RebuiltConstants:
     again: Stretches
     """All but the first of each in a step."""
     times: int
-    """In a step, of that which is made most often."""
+    """Per step, of the constant that is made most often."""
     ops: tuple[str, ...]
-    """Its ops."""
+    """The ops of that constant."""
 
 
 def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
-    """Chains of ops from one that makes a tensor of a size to the last that sees no activation, which come with the
-    same shapes several times in a step; None where there are none, or no shapes."""
+    """Chains of ops that occur several times in a step with the same shapes, each from an op that makes a tensor of
+    some size to the last op that sees no activation. None if there are none, or if shapes were not recorded."""
     rows, family = siblings(case)
     if not len(rows):
         return None
@@ -84,7 +85,7 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
 
 
 def _activations(case: Analysis, rows: np.ndarray, names: list[str]) -> frozenset[tuple[int, ...]]:
-    """Shapes of what layers compute with."""
+    """Shapes of the tensors that layers take."""
     texts = {
         int(case.trace.ops.dims[row]) for row, name in zip(rows.tolist(), names, strict=True) if name in ACTIVATIONS
     }

@@ -55,7 +55,7 @@ class Rebuilt:
     built: Mask
     """GPU nodes: matmuls of factors, forward and backward, and ops on the whole result."""
     added: Mask
-    """Those that add, scale and copy the whole result."""
+    """Those of `built` that add, scale and copy the whole result."""
 
 
 @remembered

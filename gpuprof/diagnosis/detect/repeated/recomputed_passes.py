@@ -52,8 +52,8 @@ def recomputed(case: Analysis) -> Mask:
 
 def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
     """The stretches, with those in a checkpoint's own function extended from its beginning, where it restores the
-    random state and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that
-    requested the first saved tensor has work of its own."""
+    random state and detaches inputs, to the first op of the backward pass that it starts. Others stay as they are: the
+    op that requested the first saved tensor has work of its own."""
     ops, phase = case.trace.ops, case.timeline.host.op
     own = owner[case.ops_named(CHECKPOINT.search)[owner]]
     nested = (ops.kind == OP) & (phase == BACKWARD)

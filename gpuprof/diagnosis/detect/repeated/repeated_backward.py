@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_NODES: Assumed[Ops] = 20
-"""Nodes of autograd that run again in a step, from which on it is a part of a model."""
+"""Fewest autograd nodes that run again in a step: a part of a model has at least these."""
 READS_GRADIENTS = frozenset(
     f"aten::{name}"
     for name in (
@@ -25,8 +25,8 @@ READS_GRADIENTS = frozenset(
         "_foreach_norm", "_foreach_mul_", "view", "reshape", "flatten", "cat", "stack",
     )
 )  # fmt: skip
-"""Ops between two passes that use each loss's own gradients, where they take a tensor of a gradient's shape: they are
-kept apart, measured or projected."""
+"""Ops between two passes that use the gradients of a single loss (store, measure or project them), if they take a
+tensor of a gradient's shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class RepeatedBackward:
     again: Stretches
     """All runs of nodes but those of each node's first time in a step."""
     nodes: float
-    """Of autograd that run again, per step, each counted once."""
+    """Number of autograd nodes that run again, per step, each counted once."""
     times: int
-    """That they run in a step: of most of them."""
+    """How often most of them run in a step."""
 
 
 def find_repeated_backward(case: Analysis) -> RepeatedBackward | None:
@@ -91,7 +91,7 @@ def _runs(case: Analysis, rows: I64, again: Mask) -> Stretches:
     """Runs of consecutive repeated nodes on a thread, with what the engine does between them."""
     ops = case.trace.ops
     breaks = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(again, prepend=False))
-    # A pass ends where the thread that called it goes on: a long gap belongs to no run.
+    # A pass ends where the thread that called it continues: a long gap belongs to no run.
     backward = case.timeline.host.backward
     passes = np.searchsorted(np.sort(backward.start), ops.start_ns[rows], side="right")
     breaks |= np.diff(passes, prepend=-1) != 0
@@ -106,7 +106,7 @@ def _runs(case: Analysis, rows: I64, again: Mask) -> Stretches:
 
 
 def _adds(case: Analysis, rows: I64) -> bool:
-    """Whether repeated nodes add to gradients that are there: `backward`, and not gradients by themselves."""
+    """Whether repeated nodes add to gradients that exist: calls of `backward`, and not of `torch.autograd.grad`."""
     ops = case.trace.ops
     sums = np.zeros(len(ops), bool)
     sums[rows] = True

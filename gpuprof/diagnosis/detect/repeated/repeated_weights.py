@@ -2,8 +2,8 @@
 and weight norms, and other parametrizations, of layers that a forward pass calls several times.
 
 Between two layers there are ops whose tensors have no size but those of the second layer's weight: they compute it.
-Autograd accumulates the gradient of each parameter once in a backward pass. So of more such computations than there are
-parameters with gradients, the rest are of parameters that were computed with before.
+Autograd accumulates the gradient of each parameter once in a backward pass. So if there are more such computations than
+parameters with gradients, the others repeat one of the same parameter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOVES = re.compile(
     r"^aten::(to|_to_copy|copy_|clone|contiguous|zeros\w*|zero_|ones\w*|empty\w*|fill_|detach\w*|view|reshape|flatten|t"
     r"|transpose|permute|expand\w*|slice|select|squeeze|unsqueeze|alias|lift_fresh)$"
 )
-"""Ops that copy a tensor, cast it or look at it in another way: no computation, and other findings have casts."""
+"""Ops that copy, cast or view a tensor: they do not count as computation, and other findings cover casts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class Again:
     backward: Stretches
     """Autograd's work for each."""
     per_step: float
-    """Computations of a step, the first ones too."""
+    """Computations per step, including the first ones."""
     parameters: float
-    """Weights per step that they can be of at most, by the parameters with gradients."""
+    """Largest possible number of different weights per step, from the parameters with gradients."""
     ops: tuple[str, ...]
     """Names of the ops of the most frequent one, in order."""
     shape: Shape
-    """Of the weight that it computes."""
+    """Shape of the weight that it computes."""
     every: tuple[Stretches, Stretches]
-    """Forward and backward work of all computations, the first ones too."""
+    """Forward and backward work of all computations, including the first ones."""
 
 
 def repeated_weights(case: Analysis) -> Again | None:
@@ -95,7 +95,7 @@ def _find(case: Analysis) -> Again | None:
         parameters //= 2  # one of two is a bias
     if not parameters or len(trained) <= parameters:
         return None
-    # Between two backward passes each parameter is computed with once at the least.
+    # Between two backward passes each parameter is used at least once.
     passes = np.searchsorted(case.timeline.host.backward.start, ops.start_ns[begin[trained]])
     order, starts, counts = np.unique(passes, return_index=True, return_counts=True)
     rank = np.arange(len(trained)) - np.repeat(starts, counts)
@@ -168,7 +168,7 @@ def _has_bias(case: Analysis, layer: int) -> bool:
 
 
 def _sizes_of(weight: Shape) -> set[int]:
-    """Sizes that tensors have which are computed from a weight alone: its own, and those of it flattened."""
+    """Sizes of tensors that are computed from a weight alone: its own, and those of the flattened weight."""
     total = math.prod(weight)
     return {1, total, *weight, *(total // size for size in weight if size)}
 
