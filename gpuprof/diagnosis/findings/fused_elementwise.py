@@ -12,7 +12,8 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
-from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN, Absent, Page, Proposal
 from gpuprof.diagnosis.detect.gpu.activations import GELU, GELU_TANH, MISH, OTHER, find_activations
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
@@ -64,6 +65,8 @@ LIGER_PARTS = (
 WORTH_SHARE: Assumed[Share] = 0.03
 """Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
 need torch.compile or CUDA graphs."""
+OWN_KERNELS = "activations"
+"""Key of the proposal for activation functions."""
 ACTIVATIONS = "activations in one kernel"
 FUNCTIONS = {
     GELU_TANH: call("torch.nn.functional.gelu", Code("x"), approximate="tanh"),
@@ -156,7 +159,7 @@ def _own_kernels(case: Analysis) -> Iterator[Proposal]:
         worst=fused.change(2),
         once_ns=FUNCTION_COMPILED_NS if compiled else (0.0, 0.0, 0.0),
         claims=("reference_ops",),
-        key="activations",
+        key=OWN_KERNELS,
     )
 
 
@@ -311,12 +314,23 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
+    """Activation functions on their own, and what Liger's kernels replace."""
+    written_out = "activation functions that are written out in several kernels"
+    for one in case.proposals(find):
+        if one.key == OWN_KERNELS:
+            yield part_of(case.graph, one.change, written_out, "torch, or a compiler, computes each in one")
+        else:
+            what = "norms, gates, rotary embeddings and losses in many small kernels"
+            yield part_of(case.graph, one.change, what, "several ops run where one kernel could do the same work")
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
-    ledger=LedgerItem("norms, gates, rotary embeddings and losses in many small kernels", stage="faster"),
+    ledger=LedgerParts(ledger_parts, stage="faster", unadvised=False),
     lowers=("slow_kernels",),
     synonyms=(
         "gelu",
