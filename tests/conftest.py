@@ -1,4 +1,4 @@
-"""What the tests share: recorded traces, HTA's interpreter, and what becomes of a skipped test."""
+"""What the tests share: recorded traces, HTA's interpreter, and the treatment of skipped tests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell's background job ignores SIGINT, one under nohup SIGHUP; what the tests start and end by them would, too.
+    # A shell's background job ignores SIGINT, one under nohup SIGHUP; processes that the tests start and end by them
+    # would inherit this.
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.durations = SLOWEST
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         compiled_reader.begin()
-    gc.set_threshold(100_000, 20, 100)  # as our commands do; looking for cycles took an eighth of the time
+    gc.set_threshold(100_000, 20, 100)  # as our commands do; garbage collection took an eighth of the time
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -97,7 +98,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    gc.freeze()  # pytest looks for cycles among all that there is, five times, before it ends
+    gc.freeze()  # pytest collects garbage among all objects five times before it ends
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +119,7 @@ def hta_python() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _workers_share_what_takes_long(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each recording is diagnosed once, and torch imported once for the trainings of all."""
+    """Each recording is diagnosed once, and torch is imported once, for all workers."""
     from helpers import diagnosed, warm_torch
 
     diagnosed.share_with_workers(tmp_path_factory)
@@ -127,7 +128,7 @@ def _workers_share_what_takes_long(tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def each_diagnosed_once() -> Iterator[None]:
-    """What a test diagnoses of the repository's recordings, in commands as well, is shared with all tests."""
+    """Diagnoses of the repository's recordings, also those made by commands, are shared by all tests."""
     from helpers import diagnosed
 
     with diagnosed.each_diagnosed_once():

@@ -1,4 +1,4 @@
-"""Floors of accuracy share what the benchmarks that they hold ask most often for: diagnoses of recordings."""
+"""Tests of accuracy share what their benchmarks need most often: diagnoses of recordings."""
 
 from __future__ import annotations
 

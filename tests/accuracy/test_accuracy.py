@@ -38,7 +38,7 @@ def results() -> list[Result]:
 
 
 def test_a_fix_is_compared_with_the_finding_that_proposes_it():
-    """Of those that one page has: the same samples without padding are not those of like length."""
+    """A page may have several findings: the same samples without padding are not batches of similar length."""
     (case,) = (case for case in accuracy.scenarios() if case.name == "padding")
     titles = {fix.name: found.title for fix, found in result(case).fixes if found is not None}
     assert titles == {"packing": "packing", "grouped": "batches of samples of similar length"}
@@ -64,8 +64,8 @@ def tests_only() -> list[Result]:
 
 
 def test_recordings_that_only_test(tests_only):
-    """Out of sample: every verdict right, half of the steps within 10 % of the middle of what was measured and all
-    within 45 %, nothing that gained nothing is advised."""
+    """Out of sample: every verdict is right, half of the steps are within 10 % of the middle of the measured interval
+    and all within 45 %, and no fix that gained nothing is advised."""
     right, known = out_of_sample.verdicts(tests_only)
     assert right == known > 0
     claims = out_of_sample.claims(tests_only, out_of_sample.mean_steps())
@@ -140,7 +140,7 @@ def test_the_verdict_and_the_first_fix_agree_or_the_page_says_why(everything):
 
 
 def test_who_is_sure_is_right(everything, tests_only):
-    """Nine of ten verdicts of confidence 0.9 and more; and half of all known cases have 0.7 or more."""
+    """Nine of ten verdicts with a confidence of 0.9 or more are right, and half of all known cases have 0.7 or more."""
     names = {r.case.name for r in tests_only}
     known = [r for r in everything if r.case.name not in names] + tests_only
     found = [one for r in known for one in confidence.judgement(r.case, r.diagnosis)]

@@ -11,13 +11,13 @@ from benchmarks.compile_prices import FINDINGS, Price, prices, summary
 from benchmarks.recall import programs
 
 SIGN, HELD = 0.9, 0.75
-"""Floors: of the signs that are right, and of the predicted 80 % intervals that meet what was measured."""
+"""Smallest share of right signs, and of predicted 80 % intervals that overlap the measured ones."""
 FEWEST = 8
 
 
 @cache
 def found() -> tuple[Price, ...]:
-    """Of all programs whose recordings come with a checkout."""
+    """Prices for all programs whose recordings are in the repository."""
     nothing = ROOT / "no" / "shared" / "folder"
     return tuple(price for program in programs(nothing) for price in prices(program))
 

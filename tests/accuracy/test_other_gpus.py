@@ -34,8 +34,8 @@ def test_kernels_follow_the_bandwidth_as_far_as_they_use_it():
 
 
 def test_kernels_of_a_librarys_own_functions_are_as_much_slower_as_was_measured():
-    """Their traffic is guessed from tensors that need not be theirs: believed, it made them 1.09 and 1.14 times as
-    long, where they took 1.32 and 1.37."""
+    """Their traffic is estimated from tensors that need not be theirs: taken at face value, it made them 1.09 and 1.14
+    times as long, where they took 1.32 and 1.37."""
     found = [band for band in other_gpus.kernels() if band.share == other_gpus.GUESSED]
     assert [band.training for band in found] == list(other_gpus.TRAININGS)
     for band in found:

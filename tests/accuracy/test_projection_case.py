@@ -1,4 +1,4 @@
-"""The example of the mixture of experts: what it was to meet, against what was published and measured."""
+"""The example of the mixture of experts: its projections, compared with published and measured values."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_what_is_slow_is_named_and_the_step_without_it_is_right(shape: Shape, se
 
 @pytest.mark.parametrize("shape", [Shape(1, 4, 1, gpus=8), Shape(2, 4, 1, gpus=8)], ids=["rank", "tensor group"])
 def test_a_long_stage_is_no_slow_rank_or_group(shape: Shape):
-    """Its ranks are all of the stage: what others do is another part of the model."""
+    """Its ranks are the whole stage: other ranks compute another part of the model."""
     last = frozenset(r for r in range(shape.ranks) if shape.place(r)[0] == shape.pipeline - 1)
     made = programs(shape, Slow(last, factor=1.5))
     job = gang_of(digests(shape, made, simulate(made)), []).job
@@ -68,7 +68,7 @@ def test_clocks_of_all_ranks_are_found():
 
 @pytest.mark.parametrize("gone", [(3,), (0,), (1, 9)])
 def test_missing_ranks_are_left_out(gone: tuple[int, ...]):
-    """The slow rank is found without the recordings of others, and waits for the missing are not its gain."""
+    """The slow rank is found without the recordings of others, and waits for missing ranks do not count as its gain."""
     shape = Shape(tensor=2, pipeline=2, data=4)
     slow = 12
     made = programs(shape, Slow(frozenset((slow,)), factor=1.5))
@@ -95,7 +95,7 @@ def test_a_replay_that_misses_the_recording_gives_no_gains():
 
 
 def test_exchanges_that_contradict_each_other_are_taken_apart():
-    """Numbers recorded the wrong way round on one rank: the replay goes on, and says so."""
+    """Numbers recorded the wrong way round on one rank: the replay continues, and reports it."""
     shape = Shape(tensor=1, pipeline=1, data=2, gpus=2)
     made = programs(shape)
     both = digests(shape, made, simulate(made))

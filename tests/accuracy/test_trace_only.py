@@ -19,7 +19,7 @@ from gpuprof.replay.unprofiled.profiler_cost import recorded_events
 
 @pytest.fixture(scope="module")
 def from_traces() -> list[Alone]:
-    """The last recording comes first: another worker diagnoses the same ones from the first on, each once for both."""
+    """In reverse order: another worker diagnoses the same recordings from the first on, and both share the results."""
     shared_trace("h200/tiny_lora_small_batch")
     cases = [*accuracy.cases(SHARED)]
     results = [Result(case, gpuprof.diagnose(case.path), 0.0, 0.0) for case in reversed(cases)]
@@ -27,8 +27,8 @@ def from_traces() -> list[Alone]:
 
 
 def test_the_unprofiled_step_from_trace_files_without_their_runs(from_traces):
-    """Of eight of ten intervals that are meant so that much must meet what was measured, and those that do not must not
-    all miss on one side: before ops that were left out were counted nine lay above and one below."""
+    """Eight of ten 80 % intervals must meet what was measured, and the others must not all miss on one side: before
+    omitted ops were counted, nine were above and one below."""
     of_runs = [one for one in from_traces if not one.bare]
     assert len(of_runs) >= 26
     assert statistics.median(abs(one.error) for one in from_traces) <= 0.02

@@ -21,7 +21,7 @@ SCROLLS = """() => [...document.querySelectorAll(".tabled")]
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of two recordings whose kernels, ops and modules have names as long as real ones."""
+    """The page of two recordings whose kernels, ops and modules have names as long as real ones."""
     found = compared("tiny", "tiny.compile")
     rows = tuple(replace(row, name=f"{KERNEL}{i}", op=OP, module=MODULE) for i, row in enumerate(found.kernels.rows))
     ops = tuple(replace(op, name=f"autograd::engine::evaluate_function: {OP}") for op in found.ops)

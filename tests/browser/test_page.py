@@ -1,4 +1,4 @@
-"""The report as a person opens it: from a file, with nothing else, in a browser that may or may not run scripts."""
+"""The report as a user opens it: a single file, in a browser that may or may not run scripts."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ OVERLAPPING = """() => {
 
 
 def test_without_scripts_the_words_stand_by_themselves(run, visit, tmp_path):
-    """All that a person needs is text: verdict, step, findings, warnings, environment."""
+    """Everything essential is text: verdict, step, findings, warnings, environment."""
     quality = replace(run.diagnosis.quality, issues=(Issue("made", "warning", "A warning that was made up."),))
     report = write(replace(run.diagnosis, quality=quality), tmp_path / "page.html")
     diagnosis = report.diagnosis
@@ -212,7 +212,7 @@ def test_without_scripts_the_words_stand_by_themselves(run, visit, tmp_path):
 
 @pytest.mark.parametrize("name", ["host_bound", "no_steps", "unusable", "hostile"])
 def test_diagnoses_without_their_recording(name, visit, tmp_path):
-    """Those that were made by hand lack a trace: the page has no views, and says and draws everything else."""
+    """Diagnoses made by hand lack a trace: the page has no views, but everything else."""
     diagnosis = replace(ALL[name](), window=None, roofline=None)
     with visit(write(diagnosis, tmp_path / "page.html")) as seen:
         assert seen.drawn().complaints == []
@@ -240,7 +240,7 @@ def host_only() -> TraceBuilder:
 
 
 def test_a_recording_without_gpu_work_says_so(visit, tmp_path):
-    """What is on the host is drawn; nothing of the GPU is drawn empty."""
+    """CPU activity is drawn, and no empty GPU chart."""
     report = write(gpuprof.diagnose(host_only().write(tmp_path / "host.json")), tmp_path / "page.html")
     with visit(report) as seen:
         assert seen.drawn().complaints == []
@@ -310,7 +310,7 @@ def test_several_ranks_are_shown(visit, tmp_path):
 
 @pytest.mark.slow
 def test_two_recorded_ranks(visit, tmp_path):
-    diagnosis = replace(diagnosed(RANKS), window=None)  # what is drawn of one rank is drawn of any recording
+    diagnosis = replace(diagnosed(RANKS), window=None)  # views of a single rank are those of any recording
     report = write(diagnosis, tmp_path / "page.html")
     with visit(report) as seen:
         assert seen.drawn().complaints == []
@@ -319,14 +319,14 @@ def test_two_recorded_ranks(visit, tmp_path):
 
 
 def assert_charts_hold_something(seen: Visit) -> None:
-    """A chart of nothing would be axes alone."""
+    """Every chart has data, not only axes."""
     for chart in seen.page.locator(".chart").all():
         marks = chart.locator(".trace, .points path, .bars path, .scatterlayer path, .barlayer path, .pielayer path")
         assert marks.count(), chart.get_attribute("data-chart")
 
 
 def test_data_that_is_damaged_is_said(demo, visit, tmp_path):
-    """The words stay, and the charts."""
+    """Text and charts are still shown."""
     text = demo.path.read_text(encoding="utf-8")
     begin = text.index(">", text.index('id="data"')) + 1
     path = tmp_path / "cut.html"

@@ -1,4 +1,4 @@
-"""A recording is someone else's file: whatever its names are, on the page they are text and nothing else."""
+"""A recording is an untrusted file: whatever its names are, on the page they are only text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytest_plugins = ["helpers.browser"]
 
 MS = 1_000_000
 TURNS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
-"""What turns a line around, or is not seen: none of it may reach the page."""
+"""Characters that reverse a line's direction or are invisible: none may reach the page."""
 
 
 def recording(name: Callable[[str], str]) -> TraceBuilder:
@@ -58,7 +58,7 @@ def recording(name: Callable[[str], str]) -> TraceBuilder:
 
 
 def made(folder: Path, name: Callable[[str], str]) -> Diagnosis:
-    """Its own words are as hostile: those of findings, of warnings, of the verdict."""
+    """A report whose findings, warnings and verdict are hostile as well."""
     trace = recording(name).write(folder / name(f"x{IMAGE}'\"{{{{7*7}}}}\u202e&.json").replace("/", "|"))
     diagnosis: Any = gpuprof.diagnose(trace)
     findings = tuple(
@@ -85,7 +85,7 @@ def made(folder: Path, name: Callable[[str], str]) -> Diagnosis:
 
 
 def plain(name: str) -> str:
-    """A harmless name for each of the others, as long on the screen."""
+    """A harmless name for each hostile one, equally long on the screen."""
     return re.sub(r"[^\w ]", "x", escape(name[:3_000])) if name else ""
 
 
@@ -103,7 +103,7 @@ REACHING = """() => [...document.querySelectorAll("main *")].filter(e =>
     !e.parentElement.closest(".kernels-box, .tl-box, .flame-scroll, svg, noscript") &&
     e.getBoundingClientRect().right > innerWidth + 1
 ).map(e => `${e.tagName}.${e.getAttribute("class")}`)"""
-"""What reaches out of the window, but for what scrolls."""
+"""Elements that extend beyond the window, except those that scroll."""
 
 
 def elements(seen: Visit) -> list[str]:
@@ -135,7 +135,7 @@ def assert_unharmed(seen: Visit) -> None:
 
 
 def test_names_are_text_in_every_view(hostile, harmless, visit):
-    """The page has the elements of its harmless twin, before and after all of it was looked into."""
+    """The page has the same elements as its harmless twin, before and after everything was opened."""
     found = []
     for report in (harmless, hostile):
         with visit(report) as seen:
@@ -149,7 +149,8 @@ def test_names_are_text_in_every_view(hostile, harmless, visit):
 
 
 def look_everywhere(seen: Visit, report: Report) -> None:
-    """Opens what can be opened, points at and clicks what can be seen, searches for what is there."""
+    """Opens everything that can be opened, hovers over and clicks everything visible, and searches for existing
+    names."""
     page = seen.page
     for summary in page.locator("summary").all():
         if summary.is_visible():

@@ -1,4 +1,4 @@
-"""Who reads a report: by day and by night, on paper, with the keyboard alone, with a reader of screens."""
+"""Ways to read a report: in the light and the dark theme, on paper, with the keyboard alone, with a screen reader."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_text_can_be_read_in_both_themes_without_scripts(with_issues, visit):
 
 
 def assert_text_can_be_read(seen: Visit) -> None:
-    """In the dark and in the light, which is what stays."""
+    """Checks both themes, the dark one first; the light one stays."""
     for scheme in ("dark", "light"):
         seen.page.emulate_media(color_scheme=scheme)
         ground = until(lambda: brightness(seen), lambda sum_, dark=scheme == "dark": (sum_ < 200) == dark)
@@ -76,7 +76,7 @@ def assert_text_can_be_read(seen: Visit) -> None:
 
 
 def brightness(seen: Visit) -> int:
-    """Of the page behind everything: 0 to 765."""
+    """Brightness of the page's background, 0 to 765."""
     colour = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     return sum(map(int, re.findall(r"\d+", colour)[:3]))
 
@@ -116,7 +116,7 @@ def theme(seen: Visit) -> str | None:
 
 
 def ground(seen: Visit) -> list[str]:
-    """What the page, the views and a chart are drawn on, and with."""
+    """Background and foreground colours of the page, the views and a chart."""
     seen.timeline("draw()")
     return seen.page.evaluate(
         """() => {
@@ -151,7 +151,7 @@ def test_it_prints(unfolded):
 
 
 def test_paper_is_white_and_has_no_controls(run, visit):
-    """As it is when the browser is about to print."""
+    """The page is in the state in which the browser prints it."""
     with visit(run, color_scheme="dark", width=PAPER) as seen:
         page = seen.drawn().page
         page.locator("#fix-1 summary").click()
@@ -259,7 +259,7 @@ def with_issues(run, tmp_path_factory) -> Report:
 
 @pytest.fixture(scope="module")
 def unfolded(with_issues, visit):
-    """That page with all that can be opened open."""
+    """That page with everything unfolded."""
     with visit(with_issues) as seen:
         unfold(seen.drawn())
         yield seen

@@ -15,7 +15,7 @@ SAVING = ROOT / "scenarios" / "periodic_saving" / "recording"
 
 @pytest.fixture(scope="module")
 def saving(tmp_path_factory) -> Report:
-    """Of a run that saves every fourth step."""
+    """The report of a run that saves every fourth step."""
     return written_once(tmp_path_factory, "saving", lambda _: diagnosed(SAVING))
 
 

@@ -25,7 +25,7 @@ UNSEEN_SCROLL = "() => gpuprofTimeline.view().scroll - document.querySelector('.
 
 @dataclass
 class Hand:
-    """Does to the timeline of a report what hands do."""
+    """Uses the timeline of a report as a user's hand does."""
 
     seen: Visit
     report: Report
@@ -43,12 +43,12 @@ class Hand:
         return box["x"] + (ns - start) / (end - start) * box["width"]
 
     def place(self, index: int) -> tuple[float, float]:
-        """The middle of an event, which is brought into view: about a third of the width, its row unfolded."""
+        """The middle of an event, which is first brought into view: a third of the width, its row unfolded."""
         event = self.report.events[index]
         self.set_view(event.start_ns - event.ns, event.start_ns + 2 * event.ns)
         group = self.report.header["tracks"][event.track]["group"]
         name = self.seen.page.locator(f".tl-name[data-row='{group}-{event.track}']")
-        # The details stand at the lower edge of the window, over the rows there.
+        # The details are at the lower edge of the window, over the rows there.
         name.evaluate("element => element.scrollIntoView({ block: 'center' })")
         until(lambda: self.seen.page.evaluate(UNSEEN_SCROLL), lambda pixels: pixels == 0)
         y = name.bounding_box()["y"] + PAD + event.depth * LANE + LANE / 2
@@ -70,12 +70,12 @@ class Hand:
         return self.seen.page.locator(f".tl-facts[aria-label='{label}']").inner_text()
 
     def follow(self, event: Event) -> None:
-        """The button of the details that shows another event; the innermost of those that read the same."""
+        """The button in the details that leads to another event; the innermost of those with the same label."""
         button = self.seen.page.locator(".tl-facts").get_by_role("button", name=event.name, exact=True)
         button.and_(self.seen.page.get_by_title(f"{shown_time(event.ns)}: show it", exact=True)).last.click()
 
     def clear(self) -> None:
-        """Nothing selected, measured or sought, everything in view."""
+        """Resets the view: nothing selected, measured or searched, everything visible."""
         self.seen.page.locator(".tl-search").press("Escape")
         for _ in range(self.seen.page.locator(".tl-facts").count()):
             self.press("Escape")
@@ -201,7 +201,7 @@ def test_a_click_shows_all_of_a_kernel_and_leads_to_its_launch(hand, run):
 
 
 def test_an_event_leads_to_the_op_around_it(hand, run):
-    """The one that an oracle finds by time: the innermost event of the thread around the launch."""
+    """It is the op that an oracle finds by time: the innermost event of the thread around the launch."""
     index = index_of(run, "stream")
     call = run.events[run.events[index].link]
     around = [
@@ -304,7 +304,7 @@ def test_the_wheel_scrolls_the_page_until_the_timeline_is_clicked(hand):
 
 
 def test_a_range_is_measured(hand, run):
-    """Per GPU: busy and idle of the range are those that the waits of the oracle make."""
+    """Per GPU: busy and idle time of the range agree with the oracle's waits."""
     low, high = run_window(hand)
     hand.set_view(low, high)
     box, page = hand.canvas, hand.seen.page

@@ -1,4 +1,4 @@
-"""The flame views and the kernel table of a report: what they say is what the diagnosis says, however it is asked."""
+"""The flame views and the kernel table of a report: they agree with the diagnosis, however they are used."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_the_heaviest_names_are_a_table(page, run):
 
 @pytest.fixture
 def table(page):
-    """As it is at first: nothing filtered, chosen, grouped or unfolded, most time first."""
+    """The table in its initial state: nothing filtered, chosen, grouped or unfolded, most time first."""
     found = page.locator("#kernels-view")
     found.evaluate(
         """view => {
@@ -290,7 +290,7 @@ def show_all(table) -> None:
 
 
 def test_rows_are_those_of_the_diagnosis(table, run):
-    """The ten first kernels of the diagnosis, by whole name, are sums of rows; and all rows sum up to all kernels."""
+    """The first ten kernels of the diagnosis, by whole name, are sums of rows, and all rows sum to all kernels."""
     rows, diagnosis, steps = kernels(run), run.diagnosis, run.diagnosis.steps.count
     show_all(table)
     assert column(table, "name") == [row["name"] for row in rows]

@@ -1,4 +1,4 @@
-"""Visits in tabs that are used again: each hears all that its own page says and does, and nothing of the one before."""
+"""Visits in reused tabs: each sees all events of its own page, and none of the page before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step that a fix is predicted to lead to."""
+"""The predicted step after a fix."""
 
 from __future__ import annotations
 

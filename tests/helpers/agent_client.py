@@ -26,7 +26,7 @@ def client_of(cwd: Path, *options: str, **env: str) -> Any:
 
 
 def texts(cwd: Path, calls: list[tuple[str, dict[str, Any]]], *options: str, **env: str) -> list[tuple[bool, str]]:
-    """(whether it is an error, its text) of each call."""
+    """(whether it is an error, its text) for each call's answer."""
 
     async def ask() -> list[tuple[bool, str]]:
         async with client_of(cwd, *options, **env) as client:

@@ -2,8 +2,8 @@
 
 The first word says how it is armed: `trace` (by gpuprof trace --on-demand), `code` (gpuprof.on_demand()), `joined` (it
 runs the file that gpuprof attach has a Python 3.14 run, once it trains), `plain` (not at all). At its end it prints a
-line of JSON: what it found of hooks in torch, the CPU time of each step, and of some steps how many Python functions
-they called.
+line of JSON: the hooks it found in torch, the CPU time of each step, and for some steps the number of Python functions
+called.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from helpers.started import environment
 PATIENCE_S = 120.0
 COUNTED_EVERY = 30
 TRAINS = "trains"
-"""File in the working directory that says so."""
+"""File in the working directory whose existence says that it trains."""
 
 
 def train(how: str, ranks: int) -> None:
@@ -92,7 +92,7 @@ def train(how: str, ranks: int) -> None:
 
 
 def _hooks() -> dict[str, Any]:
-    """What in torch a recording hooks into, as far as it can be seen."""
+    """A recording's visible hooks in torch."""
     from importlib import import_module
 
     import torch
@@ -111,7 +111,7 @@ def _hooks() -> dict[str, Any]:
 
 @dataclass
 class ArmedJob:
-    """A running job. `said`: what it printed, once it has ended."""
+    """A running job. `said`: its output, once it has ended."""
 
     process: subprocess.Popen[str]
     folder: Path
@@ -126,7 +126,7 @@ class ArmedJob:
         return attach(self.folder, *words, **options)
 
     def listed(self) -> list[dict[str, Any]]:
-        """Its processes, as `gpuprof attach --json` lists them; no command is started for that."""
+        """Its processes, as `gpuprof attach --json` lists them, without starting a command."""
         jobs = json.loads(dumps(armed()))["jobs"]
         return [one for one in jobs if self.pid in (one["pid"], parent_of(one["pid"]))]
 
@@ -142,7 +142,7 @@ class ArmedJob:
         raise AssertionError(f"not {count} processes that are {state}: {self.listed()}")
 
     def end(self) -> str:
-        """Has it end, and returns what it printed last; of several processes the last that ended."""
+        """Ends it and returns its last output; of several processes, that of the last to end."""
         if self.process.poll() is None:
             self.process.terminate()
         out, err = self.process.communicate(timeout=PATIENCE_S)

@@ -77,7 +77,7 @@ def driven(todo: list[tuple[str, bytes, tuple[str, ...]]]) -> dict[str, Result]:
 
 
 def looks_well(result: Result) -> None:
-    """What holds of any run: no traceback, no bug reported as one, nothing that a terminal would act on."""
+    """Checks that hold for any run: no traceback, no internal error, no terminal control sequences."""
     assert result.code in (0, 2)
     for output in (result.stdout, result.stderr):
         assert "Traceback" not in output
@@ -111,7 +111,7 @@ def is_json(result: Result, code: int) -> dict:
     assert result.code == code
     assert result.stdout.isascii()
     found = json.loads(result.stdout, parse_constant=pytest.fail)
-    devices, found["devices"] = found["devices"], found["devices"][:20]  # of thousands, all alike
+    devices, found["devices"] = found["devices"], found["devices"][:20]  # one of thousands, all alike
     valid_as_diagnosis().validate(found)
     found["devices"] = devices
     if code:

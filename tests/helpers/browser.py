@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass
 class Report:
-    """A diagnosis, the page that was written of it, and what that page carries."""
+    """A diagnosis, its page, and the data in that page."""
 
     diagnosis: Any
     path: Path
@@ -61,7 +61,7 @@ class Report:
 
 @dataclass
 class Visit:
-    """An open page, and all that it asked for or complained of."""
+    """An open page, with its requests and errors."""
 
     page: Any
     requests: list[str] = field(default_factory=list)
@@ -72,12 +72,12 @@ class Visit:
         return self
 
     def drawn(self) -> Visit:
-        """Ready, and its charts too."""
+        """Waits until the page and its charts are drawn."""
         self.ready().page.wait_for_selector("html[data-charts=drawn]")
         return self
 
     def timeline(self, call: str) -> Any:
-        """What a hook of the timeline says, `view()` say."""
+        """The result of one of the timeline's hooks, such as `view()`."""
         return self.page.evaluate(f"() => window.gpuprofTimeline.{call}")
 
     @property
@@ -133,8 +133,8 @@ def chromium() -> Iterator[Any]:
 
 
 class Tabs:
-    """Tabs that are used again: a new one costs two processes. Each is in a context, and so in a window, of its own:
-    what lies behind another tab is drawn seldom."""
+    """Reused tabs: a new one costs two processes. Each has its own context, and so its own window: a page behind
+    another tab is rarely drawn."""
 
     def __init__(self, chromium: Any, scripts: bool) -> None:
         self._chromium, self._scripts = chromium, scripts
@@ -159,7 +159,7 @@ class Tabs:
 
 
 class Tab:
-    """A page of the browser, and the visit that it is of now."""
+    """A page of the browser, and its current visit."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -196,7 +196,7 @@ class Tab:
 
 @pytest.fixture(scope="session")
 def visit(chromium) -> Open:
-    """Opens a report, from its file, in a tab of its own; nothing glides unless asked for."""
+    """Opens a report from its file in its own tab, without animations unless requested."""
     tabs = {scripts: Tabs(chromium, scripts) for scripts in (True, False)}
 
     @contextlib.contextmanager
@@ -233,13 +233,13 @@ def written_once(tmp_path_factory: pytest.TempPathFactory, name: str, diagnose: 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory) -> Report:
-    """Of a bare trace, with findings that have places in it."""
+    """The report of a bare trace, with findings that have places in it."""
     return written_once(tmp_path_factory, "demo", lambda _: diagnosed(DEMO))
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Report:
-    """Of the folder of a run."""
+    """The report of a run's folder."""
     return written_once(tmp_path_factory, "run", lambda _: diagnosed(RUN))
 
 
@@ -253,7 +253,8 @@ def shown_time(ns: float) -> str:
 
 
 def until(asked: Callable[[], T], holds: Callable[[T], Any], seconds: float = 5, or_else: bool = False) -> T:
-    """What is asked, once it holds: the page's policy lets no test wait inside of it. `or_else`: or once it is late."""
+    """Waits until a question to the page has a truthy answer, and returns it: the page's policy forbids waiting inside
+    the page. `or_else`: returned on timeout."""
     deadline = time.monotonic() + seconds
     while True:
         found = asked()

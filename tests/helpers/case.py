@@ -1,4 +1,4 @@
-"""What a finding looks at, made from a recording."""
+"""The analysis that findings get, made from a recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuprof.tracefile.recording import resolve
 
 
 def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, run: Run | None = None) -> Analysis:
-    """What findings look at. ms: a measured unprofiled step; as_recorded: the profiler cost nothing."""
+    """The analysis that findings get. ms: a measured unprofiled step; as_recorded: the profiler cost nothing."""
     trace = resolve(str(path)).read().trace
     assert trace is not None
     timeline = build_timeline(trace)

@@ -1,4 +1,4 @@
-"""Figures of a diagnosis, and what they hold. A test module that takes this as a plugin (`pytest_plugins`) has the
+"""Figures of a diagnosis, and their contents. A test module that takes this as a plugin (`pytest_plugins`) has the
 fixtures `timed_run`, `bare_trace` and `real`: names of their own, since fixtures of plugins are those of all modules.
 
 PYTEST_DONT_REWRITE: a module imports it before it is a plugin.
@@ -40,19 +40,19 @@ BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
 
 @pytest.fixture(scope="module")
 def timed_run() -> Diagnosis:
-    """Of a run with timed steps."""
+    """The diagnosis of a run with timed steps."""
     return diagnosed(RUN)
 
 
 @pytest.fixture(scope="module")
 def bare_trace() -> Diagnosis:
-    """Of a trace alone."""
+    """The diagnosis of a trace alone."""
     return diagnosed(BARE)
 
 
 @pytest.fixture(scope="module", params=["timed_run", "bare_trace"])
 def real(request: pytest.FixtureRequest) -> Diagnosis:
-    """Each of the two."""
+    """Each of the two diagnoses."""
     return request.getfixturevalue(request.param)
 
 

@@ -28,7 +28,7 @@ RUNS = ROOT / "tests" / "data" / "runs"
 
 
 NOTHING = Counts({}, {}, 0, 0, 0, 0, 0, 0, 0, 0, None)
-"""Of a step in which nothing was counted."""
+"""Counts of a step in which nothing was counted."""
 
 
 def diagnosed(name: str) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""What work costs next to other work of the same process: a slow or busy machine is slow for both."""
+"""The cost of some work relative to other work of the same process: a slow or busy machine slows down both."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def least_s(work: Callable[[], object], tries: int = 3) -> float:
 
 
 def times_as_long(work: Callable[[], object], other: Callable[[], object], tries: int = 3) -> float:
-    """CPU time of a call of `work` in calls of `other`, each at its best of some tries."""
+    """CPU time of a call of `work` / that of a call of `other`, each the best of some tries."""
     return least_s(work, tries) / least_s(other, tries)

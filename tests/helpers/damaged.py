@@ -37,7 +37,7 @@ def alone(*events: str) -> str:
 
 
 def named(name: str) -> str:
-    """A trace in which everything bears one name, JSON text of a string."""
+    """A trace in which everything has the same name, given as JSON text of a string."""
     spans = [("kernel", "5000"), ("cpu_op", "30000"), ("user_annotation", "40000"), ("python_function", "50000")]
     return alone(*(event(cat, name=name, dur=dur) for cat, dur in spans))
 

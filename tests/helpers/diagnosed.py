@@ -1,7 +1,7 @@
 """Recordings diagnosed once in a test session, however many tests and workers ask for them.
 
-With GPUPROF_DIAGNOSED, a folder, those of the repository and the shared ones once for all sessions that name it: for
-one run of CI, as nothing in it says of which code its diagnoses are.
+With GPUPROF_DIAGNOSED, a folder, recordings of the repository and shared ones are diagnosed once for all sessions that
+name it. Use it for one run of CI only, since the folder does not record which code made its diagnoses.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ KEPT = 12
 
 _diagnose = diagnose_recording.diagnose_recording
 _in_place: list[Callable[..., Diagnosis]] = [_diagnose]
-"""What diagnoses now: the usual function, and that of each block around this place, of other folders."""
+"""Stack of diagnosing functions: the usual one, then one for each enclosing block of other folders."""
 _folders: list[Path] = []
-"""Of this session, and of all that share one; the same if none do."""
+"""Folder of this session, and that of all sessions that share one; the same if none do."""
 
 
 def share_with_workers(folders: pytest.TempPathFactory) -> None:
@@ -67,7 +67,7 @@ def _kept(given: tuple[str, ...], asked: Asked, within: str = "") -> Diagnosis:
 @contextlib.contextmanager
 def each_diagnosed_once(*folders: Path) -> Iterator[None]:
     """A block in which a recording below one of the folders is diagnosed once with the same options, by commands in
-    this process and by `gpuprof.diagnose` alike: for what works with diagnoses. Nothing there may change meanwhile.
+    this process and by `gpuprof.diagnose` alike: for tests that only use diagnoses. Nothing there may change meanwhile.
 
     folders: those of the repository and the shared one if none are given. A URL is of any folder.
     """

@@ -1,4 +1,4 @@
-"""What holds of any diagnosis."""
+"""Invariants of any diagnosis."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def adds_up(diagnosis: Diagnosis) -> None:
 
 
 def numbers(diagnosis: Diagnosis) -> dict:
-    """All that the diagnosis says, without where it was read."""
+    """Everything in the diagnosis except where it was read."""
     return to_json(diagnosis) | {"source": None}

@@ -9,9 +9,8 @@ LAYERS, CHAIN, PAUSE = 60, 4, 20 * US
 
 
 def eager(tmp_path, *, steps=3, within=None, begin=None, end=None) -> Analysis:
-    """Layers of one product and a chain of elementwise ops, with pauses for Python; tiny kernels, so launch-bound.
-
-    within, begin, end: what else a step does in its forward pass, before it and after the backward pass.
+    """Layers of one matmul and a chain of elementwise ops, with pauses for Python; tiny kernels, so launch-bound.
+    within, begin, end: additional work of a step in its forward pass, before it, and after the backward pass.
     """
     program = Program()
 

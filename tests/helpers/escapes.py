@@ -1,8 +1,8 @@
-"""Ways in which a program can change a file, to see which of them a trial keeps from the user's files.
+"""Ways in which a program can change a file, to test which of them a trial keeps away from the user's files.
 
 Each is a few lines of Python with these names: F, a file that is there; D, its folder (with `sub/inner.txt`, `empty/`,
-`data.db` and `old.tar`); N, a path in it that is not there; T, a folder for temporary files. LEVEL says what keeps it
-away: `hooks` (Python's hooks do), `kernel` (it takes Landlock or a namespace), `namespace` (it takes one: rights, times
+`data.db` and `old.tar`); N, a path in it that is not there; T, a folder for temporary files. LEVEL says what prevents
+it: `hooks` (Python's hooks do), `kernel` (it takes Landlock or a namespace), `namespace` (it takes one: rights, times
 and attributes, changed by native code or another program).
 """
 
@@ -336,7 +336,7 @@ def state(folder: Path) -> list[tuple]:
 
 
 def changed(root: Path, chosen: list[Escape], before: dict[int, list[tuple]]) -> list[Escape]:
-    """Those whose folder differs."""
+    """The escapes whose folder has changed."""
     return [one for one in chosen if state(root / str(one.number)) != before[one.number]]
 
 

@@ -1,5 +1,5 @@
 """Jobs whose ranks call collectives in nested groups until one of them does something else, and what NCCL's flight
-recorder holds of each rank then. Which rank that is, and at which collective, is known.
+recorder then has for each rank. Which rank that is, and at which collective, is known.
 
 Rows and columns of a mesh share a group's name, as `split_group` has it. Coalesced operations are recorded as NCCL
 does: parts that are never updated, and an entry where they end.

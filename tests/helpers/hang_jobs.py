@@ -1,4 +1,4 @@
-"""Jobs of three gloo ranks that hang, each of another fault; every rank writes what `gpuprof trace` has it write.
+"""Jobs of three gloo ranks that hang, each with another fault; every rank writes what it writes under `gpuprof trace`.
 
 `python -m helpers.hang_jobs FOLDER FAULT…`: torch is imported once, each rank is a fork; a run folder for each fault.
 The faults stop where a person would say that the job hangs; then the ranks are asked, and ended.
@@ -18,7 +18,7 @@ CULPRIT = 2
 BEGUN = "begun.rank{}"
 """File of a rank's run folder that it makes before its fault."""
 LOOK_S, LOOKS = 0.2, 5
-"""The jobs hang once nothing of them has changed in LOOKS looks that are LOOK_S seconds apart."""
+"""A job hangs once LOOKS observations, LOOK_S seconds apart, show no change."""
 PATIENCE_S = 120.0
 
 
@@ -122,7 +122,7 @@ def nested_groups(rank: int) -> None:
 
 
 def unequal_batches(rank: int) -> None:
-    """One rank has a batch less, and goes on to the evaluation."""
+    """One rank has a batch less, and continues with the evaluation."""
     import torch
     import torch.distributed as dist
 
@@ -198,7 +198,7 @@ def wait_until_they_hang(folders: list[Path], pids: list[int]) -> None:
 
 
 def _main_thread(pid: int) -> tuple[str, ...]:
-    """State and CPU time of a process' main thread, as the kernel counts it; of one that has ended, that it has."""
+    """State and CPU time of a process's main thread, as the kernel counts it; a special state if it has ended."""
     try:
         words = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

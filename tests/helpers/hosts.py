@@ -35,7 +35,7 @@ class Host:
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
-    """Skips the test where namespaces, a bridge or the tools for them are not to be had."""
+    """Skips the test if namespaces, a bridge or the tools for them are not available."""
     held: list[subprocess.Popen[bytes]] = []
     try:
         try:

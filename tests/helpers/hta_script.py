@@ -35,11 +35,11 @@ from gpuprof.timeline.intervals import Intervals, join, union
 from gpuprof.timeline.timeline import build_timeline
 
 KEYS = ["ts", "dur", "cat", "pid", "tid", "name", "external_id", "correlation"]
-"""Enough to tell events apart, so that two tables of them can be laid side by side."""
+"""Columns that identify an event, so that two tables can be compared."""
 
 
 def main() -> None:
-    gc.disable()  # it would look through what HTA parses again and again, a fifth of the time
+    gc.disable()  # garbage collection over what HTA parses takes a fifth of the time
     warnings.simplefilter("ignore")
     logging.getLogger("hta").setLevel(logging.CRITICAL)
     plotly.Figure.show = lambda *_, **__: None
@@ -55,7 +55,8 @@ def done(what: str, paths: list[str]) -> dict[str, Any]:
 
 
 def breakdowns(files: dict[int, str]) -> dict[str, Any]:
-    """HTA by itself and on our Trace, in whole µs and exact; how the two tables differ; gpuprof's numbers."""
+    """HTA's results by itself and on our Trace, in whole µs and exact; differences of the two tables; gpuprof's
+    numbers."""
     traces = {rank: gpuprof.load(path) for rank, path in files.items()}
     hta, rounded = TraceAnalysis(dict(files), ""), trace_analysis(traces, rounded=True)
     with nanoseconds():
@@ -217,7 +218,7 @@ def analyses(files: dict[int, str]) -> dict[str, Any]:
 
 
 def describe(result: Any) -> str | int:
-    """How many rows came back, or what went wrong."""
+    """Number of rows that were returned, or the error."""
     if isinstance(result, str) or result is None:
         return str(result)
     return len(result)

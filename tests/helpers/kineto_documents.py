@@ -1,4 +1,4 @@
-"""Kineto documents in any layout, and what the streaming reader has of one, as plain values."""
+"""Kineto documents in any layout, and the streaming reader's result for one, as plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add
 
 
 class Raw(str):
-    """A number as it is to stand in the file."""
+    """A number exactly as written in the file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ PLAIN_TEXTS = ("name", "category", "pid", "tid")
 
 
 def as_json(text: str):
-    """The value that a text stands for; a text that is no JSON stands for itself."""
+    """The value of a JSON text; other texts unchanged."""
     try:
         return [json.loads(text, parse_float=Float)]
     except ValueError:

@@ -168,7 +168,7 @@ def two_devices(**changes: Any) -> Diagnosis:
 
 
 def no_steps(**changes: Any) -> Diagnosis:
-    """Nothing tells the steps apart: the whole recording is the window."""
+    """No steps can be distinguished: the whole recording is the window."""
     window = STEPS * 168 * MS
     steps = Steps("none", None, 1, (window,), window, None, None, None, 0)
     issue = Issue("no-steps", "warning", "No steps were found: the whole recording was analysed as one.")
@@ -196,7 +196,7 @@ def unusable(**changes: Any) -> Diagnosis:
 
 
 def empty(**changes: Any) -> Diagnosis:
-    """A file with nothing in it that takes time."""
+    """A file without anything that takes time."""
     known = {"steps": None, "window": None}
     return unusable(**{**known, **changes})
 

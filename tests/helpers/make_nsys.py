@@ -94,7 +94,7 @@ class NsysBuilder:
             self.row(about, name=name, value=value)
 
     def row(self, table: str, **values) -> NsysBuilder:
-        """Any row; what the version has no column for is left out."""
+        """Adds any row; values without a column in this version are left out."""
         self.rows.setdefault(table, []).append(values)
         return self
 
@@ -141,7 +141,7 @@ class NsysBuilder:
     # -- the host
 
     def fresh(self) -> int:
-        """A correlation id that nothing has yet."""
+        """An unused correlation id."""
         self._correlation += 1
         return self._correlation
 

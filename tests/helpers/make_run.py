@@ -16,7 +16,7 @@ BEGUN_NS = 1_790_000_000_000_000_000
 RECORDING = ROOT / "gpuprof" / "data" / "demo.json.gz"
 """A small LoRA fine-tune on an H200, launch-bound: 188 ms recorded."""
 UNPROFILED_MS = 81
-"""The same step timed without a profiler: 70.2–91.9 ms in fresh processes, the middle of it."""
+"""The same step timed without a profiler: the middle of 70.2–91.9 ms in fresh processes."""
 GPU = {"index": 0, "uuid": "GPU-1", "name": "NVIDIA H200", "memory_bytes": 150_109_880_320}
 
 MODEL = {
@@ -66,7 +66,7 @@ class RunBuilder:
         }  # fmt: skip
 
     def stage(self, name: str, times_ms: list[float], tokens: list[int] | int = 128, **fields: Any) -> RunBuilder:
-        """Steps of one stage that took so long, with this many tokens each."""
+        """Adds steps of one stage with these durations, and this number of tokens each."""
         amounts = [tokens] * len(times_ms) if isinstance(tokens, int) else tokens
         begun = self.now_ns
         first = len(self.steps) + 1

@@ -18,7 +18,7 @@ from gpuprof.tracefile.trace import Mask
 
 MAIN = ["own", "train.py", "main", 1]
 SCATTER = 0.03
-"""Sampled steps differ by as much, either way."""
+"""Sampled steps scatter by this share, either way."""
 
 
 def planted_samples(

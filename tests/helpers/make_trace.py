@@ -84,7 +84,7 @@ class TraceBuilder:
     def gpu(
         self, name: str, start: int, end: int, *, device=0, stream=7, correlation=0, cat="kernel", **args
     ) -> TraceBuilder:
-        """GPU work without a launch of its own."""
+        """GPU work without a recorded launch."""
         args = {"device": device, "stream": stream, "correlation": correlation, **args}
         return self.event(ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start, dur=end - start, args=args)
 

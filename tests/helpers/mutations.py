@@ -152,7 +152,7 @@ def dumps(folder: Path) -> tuple[list[bytes], str, Read]:
 
 
 def runs(folder: Path) -> tuple[list[bytes], str, Read]:
-    """Folders of runs, one file of which is damaged, diagnosed. What is damaged are all files, one behind the other."""
+    """Folders of runs, one file of which is damaged, diagnosed. Each file is damaged in turn."""
     import gpuprof
     from helpers.make_run import usual_run
 

@@ -1,4 +1,4 @@
-"""Which GPU work belongs to each NVTX range: as gpuprof has it, and by loops over rows."""
+"""Which GPU work belongs to each NVTX range: by gpuprof, and by loops over rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def owned(ranges: list, launches: list, window: tuple[int, int]) -> Counter:
 
 
 def covered(spans: list[tuple[int, int]]) -> int:
-    """The time in which any runs."""
+    """Time in which any of them runs."""
     total, reach = 0, min(a for a, _ in spans)
     for start, end in sorted(spans):
         total += max(end - max(start, reach), 0)

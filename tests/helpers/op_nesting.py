@@ -1,4 +1,5 @@
-"""Ops of a trace by plain sweeps: what lies in what, which op launched each kernel, and whether a pairing kept both."""
+"""Ops of a trace by plain sweeps: which op contains which, which op launched each kernel, and whether a pairing kept
+both relations."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def innermost(timeline: Timeline, trace: Trace) -> dict[int, str | None]:
 
 
 def steps_of(timeline: Timeline) -> list[list[tuple[str, str | None]]]:
-    """Of each step the kernels in the order of their launches, each with the name of the op that launched it."""
+    """For each step its kernels in launch order, each with the name of the op that launched it."""
     trace, links = timeline.trace, timeline.links
     names = innermost(timeline, trace)
     found = []

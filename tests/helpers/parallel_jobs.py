@@ -1,9 +1,9 @@
 """Four ranks of tensor, pipeline and sharded data parallel training: exact times, and traces as torch writes them.
 
 Each rank is a list of what its CPU does: launch kernels, begin collectives, sends and batches of them as
-ProcessGroupNCCL does, let a stream wait for them, read the loss. `simulate` gives all of it its exact times, with
-nothing of gpuprof in it: streams work in order, a collective ends on all its ranks when the last has begun and the
-data is moved. Traces are those of torch 2.13, the jobs those of `scenarios/support/parallel.py`.
+ProcessGroupNCCL does, let a stream wait for them, read the loss. `simulate` gives all of it its exact times, without
+any of gpuprof's code: streams work in order, a collective ends on all its ranks when the last has begun and the data is
+moved. Traces are those of torch 2.13, the jobs those of `scenarios/support/parallel.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from helpers.make_trace import TraceBuilder
 MS, US = 1_000_000, 1_000
 CALL, LATENCY, GAP, RETURN = 4 * US, 2 * US, 1 * US, 3 * US
 RECEIVED = 20 * US
-"""What a receive takes once all of a buffered message is there."""
+"""Time of a receive once a buffered message has arrived completely."""
 OP = 20 * US
-"""What an op takes on the CPU."""
+"""CPU time of an op."""
 COMPUTE, LOSS_COPY = 7, "Memcpy DtoH (Device -> Pinned)"
 WORLD, PAIR = 4, 2
 LENGTHS = (1.4, 0.6, 1.2, 0.8)
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass
 class Work:
-    """Something on a stream. `after`: what has to end before it, on other streams; `meets`: a key that all ranks of a
+    """Work on a stream. `after`: work on other streams that has to end before it; `meets`: a key that all ranks of a
     collective share, with their number."""
 
     rank: int
@@ -120,7 +120,7 @@ class Rank:
         return work
 
     def let_wait(self, stream: int, other: int) -> None:
-        """What is launched on a stream from now on waits for what was launched on another."""
+        """Work launched on a stream from now on waits for what was launched on another."""
         record = self.call("cudaEventRecord")
         self._wait_event(stream, other, record)
         if self.queues[other]:
@@ -196,7 +196,7 @@ class Rank:
         return work
 
     def wait(self, work: Work) -> None:
-        """`work.wait()`: the stream of the computation waits, the CPU goes on."""
+        """`work.wait()`: the stream of the computation waits, the CPU continues."""
         if work.stream == COMPUTE:
             return
         self._wait_event(COMPUTE, work.stream, work.record)
@@ -321,7 +321,7 @@ class Job:
     change: str = ""
     """slow_rank | long_stage | uneven | "" """
     steps: int = 4
-    """As many as LENGTHS, so that uneven batches are as much work in total."""
+    """The number of LENGTHS, so that uneven batches are the same work in total."""
     layers: int = 2
     """Of the model, or of each stage."""
     all_batched: bool = False

@@ -1,4 +1,4 @@
-"""Small traces of patterns that files of other tools have: how they come about, and nothing of any of them."""
+"""Small traces with patterns that occur in files of other tools, made by hand."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ahead() -> TraceBuilder:
 
 
 def small_batch() -> TraceBuilder:
-    """Two training steps that the CPU binds: kernels of 2 µs, launched every 50 µs, forward and backward."""
+    """Two CPU-bound training steps: kernels of 2 µs, launched every 50 µs, forward and backward."""
     builder = TraceBuilder()
     for number in range(2):
         at = number * 10 * MS
@@ -66,7 +66,7 @@ def small_batch() -> TraceBuilder:
 
 
 def of_weights(side: int, kernels: int) -> TraceBuilder:
-    """Two steps that the CPU binds, of a model whose three weights are multiples of this side."""
+    """Two CPU-bound steps of a model whose three weights have sides that are multiples of this one."""
     builder = TraceBuilder()
     for number in range(2):
         at = number * 10 * MS
@@ -100,7 +100,7 @@ def one_kernel() -> TraceBuilder:
 
 
 def silent_end() -> TraceBuilder:
-    """A step that goes on for 13 s after the last thing in it."""
+    """A step that continues for 13 s after the last event in it."""
     builder = small_batch()
     builder.events = [e for e in builder.events if not e["name"].startswith("ProfilerStep")]
     return builder.step(0, 0, 13_000 * MS)
@@ -143,7 +143,7 @@ def silent_decode() -> TraceBuilder:
 
 
 def early_end(silent_ms: int = 25) -> TraceBuilder:
-    """Training steps of 5 ms that the CPU binds, the last of which goes on while nothing more was recorded."""
+    """CPU-bound training steps of 5 ms, the last of which continues without further events."""
     builder = TraceBuilder()
     for number in range(3):
         at = number * 5 * MS

@@ -14,8 +14,8 @@ Marks = list[tuple[str, float, float]]
 def write_marks(
     folder: Path, marks: Marks, pid: int = 1, boot: str | None = "a", late_ms: float = 0.0, busy: bool = False
 ) -> str:
-    """A run folder with the marks of a process, in ms. busy: it computes between them. late_ms: by which its clock of
-    the day is late."""
+    """A run folder with the marks of a process, in ms. busy: it computes between them. late_ms: delay of its wall
+    clock."""
     folder.mkdir(exist_ok=True)
     lines: list[dict[str, object]] = [
         {"pid": pid, "program": f"p{pid}.py", "host": "h", "boot": boot, "monotonic_ns": 0,

@@ -1,4 +1,4 @@
-"""Values that may be missing, where a test knows that they are there."""
+"""Values whose type allows None, where a test knows that they exist."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ T = TypeVar("T")
 
 
 def present(value: T | None) -> T:
-    """The value; the test fails where there is none."""
+    """The value; the test fails if it is None."""
     assert value is not None
     return value

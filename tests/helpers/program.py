@@ -19,7 +19,7 @@ PRODUCT = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT"
 GRID = [132, 8, 1]
 
 OP = 20 * US
-"""What an op takes the host, its launch included."""
+"""CPU time of an op, its launch included."""
 SHORT = 3 * US
 """A kernel of a launch-bound program."""
 LATENCY, GAP = 2 * US, 1 * US
@@ -27,7 +27,7 @@ LATENCY, GAP = 2 * US, 1 * US
 
 
 class Program:
-    """A training loop: a host that runs on one thread at a time, and a clock per stream; all times in ns."""
+    """A training loop: a CPU that runs one thread at a time, and a clock per stream; all times in ns."""
 
     def __init__(self, memory: int = 140 * GB, *, gradients: bool = True) -> None:
         gpus = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": memory, "numSms": 132}]
@@ -40,7 +40,7 @@ class Program:
 
     @property
     def idle_at(self) -> int:
-        """When the GPU is done with all that was launched."""
+        """When the GPU has finished everything that was launched."""
         return max(self.free.values(), default=0)
 
     def numbered(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class Program:
         self.op("aten::mm", kernel, gpu, [[m, k], [k, n]], [type, type])
 
     def small_mm(self, host: int = OP, gpu: int = SHORT) -> None:
-        """A product whose kernel is short by default, of shapes that say nothing of its format."""
+        """A matmul whose kernel is short by default, with shapes that do not show its format."""
         self.op("aten::mm", "nvjet_hsh_128x64", gpu, [[128, 512], [512, 512]], host=host)
 
     def elementwise(self, gpu: int = SHORT) -> None:
@@ -98,7 +98,7 @@ class Program:
         self.op(f"aten::{name}", PLAIN, gpu, shapes, [type if shape else "Scalar" for shape in shapes])
 
     def cast(self, shape: list[int], source: str, target: str, gpu: int = 2 * US) -> None:
-        """`.to()` another format: the copy inside says between which."""
+        """`.to()` another format; the copy inside names both formats."""
         start = self.now
         self.op("aten::copy_", PLAIN, gpu, [shape, shape, []], [target, source, "Scalar"], host=OP - 2 * US)
         self.now = start + OP
@@ -163,7 +163,7 @@ class Program:
         self.now += 1 * US
 
     def case(self, folder: Path, run: Run | None = None) -> Analysis:
-        """What findings look at; the profiler costs these programs nothing."""
+        """The analysis that findings get; the profiler costs these programs nothing."""
         folder.mkdir(parents=True, exist_ok=True)
         return case_of(self.trace.write(folder / "trace.json"), as_recorded=True, run=run)
 

@@ -1,4 +1,4 @@
-"""Made recordings for tests of what is wrong with one: a sound one, what it may lack, and its diagnosis."""
+"""Generated recordings for tests of quality issues: a sound one, versions that lack something, and their diagnoses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Made = TraceBuilder | str | bytes
 
 
 def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool = True) -> TraceBuilder:
-    """Steps of 1 ms that give no cause for complaint, with this many launches each."""
+    """Sound steps of 1 ms with this number of launches each."""
     builder = TraceBuilder()
     for step, count in enumerate(launches):
         at = step * STEP
@@ -154,7 +154,7 @@ def nested(silent: int) -> TraceBuilder:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Two traces next to each other, and exactly what is said of each: issue id → severity."""
+    """Two nearly equal traces on either side of a threshold, and the exact issues of each: id → severity."""
 
     bad: Callable[[], Made]
     fine: Callable[[], Made]

@@ -37,7 +37,7 @@ class Case:
 
 
 Choose = Callable[[int, int], int]
-"""A whole number between two, both included: what all randomness is made of."""
+"""A random whole number between two, both included: the only source of randomness."""
 
 
 def seeded(seed: int) -> Choose:
@@ -126,7 +126,7 @@ class _Maker:
         second: tuple[Instruction, ...] = ()
         if self.two_threads:
             self.thread = SECOND
-            # Where it does nothing on record it may wait for anything, so all that it does is on record from the start.
+            # Unrecorded time may be a wait for anything, so everything that it does is recorded from the start.
             second = tuple(
                 Op("aten::add", (part,)) if isinstance(part, (Cpu, Sync)) else part
                 for part in (self._op(), *self._body(self.choose(0, 12)))
@@ -208,7 +208,7 @@ class _Maker:
         return [Op(LOADER, (Cpu(self.ns(1, 400)), Op("aten::stack", (Cpu(self.ns(1, 100)),))))]
 
     def _backward(self) -> list[Instruction]:
-        """A pass begins and ends with an op: in a trace nothing else tells when autograd's thread had the turn."""
+        """A pass begins and ends with an op: nothing else in a trace shows when autograd's thread had the turn."""
         self.thread = AUTOGRAD
         body: list[Instruction] = []
         for k in range(self.choose(1, 4)):

@@ -16,7 +16,7 @@ BUCKETS = (1 << 20, 24 << 20)
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What a rank does in a step, and how its clock and its recording differ."""
+    """A rank's work in a step, and how its clock and its recording differ from others'."""
 
     extra_ns: int = 0
     """Python before the forward pass."""
@@ -29,7 +29,7 @@ class RankProgram:
     skipped: int = 0
     """Steps at the beginning that were not recorded."""
     host: float = 1.0
-    """Forward and backward times this."""
+    """Factor on the CPU time of forward and backward."""
 
 
 @dataclass

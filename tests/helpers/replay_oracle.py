@@ -2,9 +2,9 @@
 
 A program is data: steps of the main thread, with operators, launches, copies, events, waits and synchronisations in
 them, passes of autograd's thread, and maybe a second thread with streams of its own. `run` executes it on a `Machine`
-by doing what the hardware does, one instruction after the other, in Python integers. `oracle_trace` puts what happened
-into a Kineto trace, `random_programs` makes programs. Run again with a resource made faster, a program says what the
-replay of its trace has to predict.
+by doing what the hardware does, one instruction after another, in Python integers. `oracle_trace` puts what happened
+into a Kineto trace, `random_programs` makes programs. A program run again with a faster resource gives what the replay
+of its trace must predict.
 
 It shares no code with gpuprof. All times are whole ns; all durations are even, so that half of each is whole too.
 """
@@ -132,7 +132,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the durations of each resource are multiplied by."""
+    """Factors on the durations of each resource."""
 
     host: Fraction = Fraction(1)
     """Host time and own costs of calls, but not the input's."""
@@ -177,7 +177,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class SyncRecord:
-    """What CUPTI writes, where it does, about a call that waits."""
+    """CUPTI's record of a call that waits, if it writes one."""
 
     name: str
     start: int

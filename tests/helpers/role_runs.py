@@ -1,4 +1,4 @@
-"""The roles of runs whose processes marked phases, held to what they must add up to."""
+"""The roles of runs whose processes marked phases, with checks of their sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of its steps, and the issues that are reported."""
+"""Facts of a run about its steps, and the reported issues."""
 
 from __future__ import annotations
 

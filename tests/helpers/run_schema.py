@@ -1,4 +1,4 @@
-"""What the published JSON Schema says of a run folder."""
+"""Validation of run folders against the published JSON Schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = json.loads((ROOT / "gpuprof" / "record" / "schema" / "run-1.json").read
 
 
 def validator(name: str) -> Draft202012Validator:
-    """For one kind of document."""
+    """The validator for one kind of document."""
     return Draft202012Validator({"$defs": SCHEMA["$defs"], "$ref": f"#/$defs/{name}"})
 
 
@@ -25,7 +25,7 @@ def errors(name: str, document: Any) -> list[str]:
 
 
 def errors_in(folder: Path) -> list[str]:
-    """What is wrong with any document of a run folder."""
+    """Errors in all documents of a run folder."""
     found = errors("manifest", json.loads((folder / runfile.MANIFEST).read_text()))
     for path in folder.glob("rank*.json"):
         document = json.loads(path.read_text())

@@ -36,9 +36,9 @@ NUMBERED = re.compile(
 """`GPU 0`, but not `GPU 12 ms`."""
 LANGUAGE = re.compile(r"\btokens?\b|\bpadding\b|\bpacking\b|Liger|CausalLM|LanguageModel")
 PACE = 0.03
-"""Kernels of the step without a profiler against those of the recording."""
+"""Largest difference between kernels of the step without a profiler and of the recording."""
 ROUNDED = 0.006
-"""Of a number with three digits, and a little."""
+"""Rounding error of a number with three digits, and a little more."""
 
 
 def contradictions(diagnosis: Diagnosis) -> list[str]:
@@ -80,7 +80,7 @@ def _rest(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
-    """The parts of the program that a finding leads to are different ones, and hold no more than its total."""
+    """The parts of the program that a finding names are distinct, and contain no more than its total."""
     places = [one for one in finding.evidence if one.start_ns is not None]
     if not places:
         return

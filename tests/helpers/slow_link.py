@@ -1,4 +1,4 @@
-"""A TCP proxy on this machine that lets through a few bytes a second."""
+"""A local TCP proxy that passes only a few bytes a second."""
 
 from __future__ import annotations
 

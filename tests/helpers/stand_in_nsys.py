@@ -1,7 +1,7 @@
-"""A program that behaves on the command line as nsys does, as far as gpuprof relies on it, where there is none.
+"""A program that behaves on the command line as nsys does, as far as gpuprof relies on it, for machines without nsys.
 
 As seen of nsys 2025.3: the target runs in a session of its own with pipes for its output, TERM and INT are passed on,
-nsys ends with the target's code (128 + n after a signal), the report bears the environment, an export does too.
+nsys ends with the target's code (128 + n after a signal), both the report and an export contain the environment.
 
 What it does beyond that is asked for in STAND_IN: hang (at --version), refuse (does not start the target), code (ends
 with 1 whatever the target did), newer (the report is too new to export), nolib (the importer lacks a library), silent
@@ -75,7 +75,7 @@ def profile(words: list[str]) -> int:
 
 
 def environment() -> bytes:
-    """As a process has it."""
+    """The environment, as a process has it."""
     return b"\0".join(f"{name}={value}".encode() for name, value in os.environ.items())
 
 

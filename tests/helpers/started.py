@@ -88,7 +88,7 @@ def finished(
 
 
 class Started:
-    """A process that is spoken to; it is killed at the end of a `with`."""
+    """A process with which a test communicates; it is killed at the end of a `with`."""
 
     def __init__(self, command: Sequence[object], cwd: Path, before: Callable[[], object] | None = None) -> None:
         def prepare() -> None:

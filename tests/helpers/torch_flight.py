@@ -37,7 +37,7 @@ print(json.dumps(found))
 
 
 def torchs_answers(folders: Sequence[Path]) -> dict[Path, list[dict]]:
-    """By folder the collectives that ranks did not come to (`missing`) or called otherwise (`others`), in the order in
+    """By folder, the collectives that ranks did not reach (`missing`) or called differently (`others`), in the order in
     which torch's tool looks at them."""
     script = folders[0].parent / "torch_flight.py"
     script.write_text(SCRIPT)

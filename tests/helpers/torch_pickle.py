@@ -1,7 +1,7 @@
 """Plain data as torch's C++ pickler writes it (torch/csrc/jit/serialization/pickler.cpp).
 
-Texts have a place in the memo from where they first come on, and so have frames and the outermost dict; lists, tuples
-and other dicts have none.
+Texts are memoized at their first occurrence, and so are frames and the outermost dict; lists, tuples and other dicts
+are not.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def leave(pid: int, code: list[Any]) -> None:
 
 
 def tell_who_waits_for_torch() -> None:
-    """Calls what gpuprof's recorder wants called when torch has been imported."""
+    """Calls the functions that gpuprof's recorder registered for the import of torch."""
     optimizers = sys.modules["torch.optim.optimizer"]
     for finder in sys.meta_path:
         callback = getattr(finder, "_wanted", {}).pop(optimizers.__name__, None)

@@ -1,4 +1,4 @@
-"""What Chrome's trace format demands of a file, event by event: an oracle that shares nothing with the writer."""
+"""The rules of Chrome's trace format, event by event: an oracle that shares no code with the writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METADATA = {"process_name", "process_sort_index", "thread_name", "thread_sort_in
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document; numbers with a point are exact, and nothing that JSON does not know is let pass."""
+    """The document, with exact decimal numbers; anything that is not valid JSON is refused."""
 
     def refuse(text: str) -> None:
         raise AssertionError(f"{text} is no JSON")
@@ -37,7 +37,7 @@ def nanoseconds(micros: Decimal | int) -> int:
 
 
 def check(document: dict[str, Any]) -> None:
-    """Raises AssertionError for whatever a viewer would not take, or would take for something else."""
+    """Raises AssertionError for anything that a viewer would reject or misread."""
     events = document["traceEvents"]
     assert {e["ph"] for e in events} <= PHASES
     named: set[tuple[int, int]] = set()

@@ -12,7 +12,7 @@ from helpers.paths import ROOT, SHARED
 
 COMMITTED = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
 RUNS = [ROOT / "tests" / "data" / "runs" / name / "trace.rank0.json.gz" for name in ("tiny_lora", "dense8b_lora")]
-"""Of the recorded runs one with all its events, and one whose host runs ahead; the others are more of the same."""
+"""Two of the recorded runs: one with all its events, and one whose CPU runs ahead; the others are similar."""
 
 # fmt: off
 _SHARED = """
@@ -34,7 +34,7 @@ _LARGE = 2_000_000
 
 
 def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Of a test that reads a shared recording: slow where that is large."""
+    """Marks of a test that reads a shared recording: `slow` if that is large."""
     path = SHARED / "traces" / f"{name}.json.gz"
     return (pytest.mark.slow,) if path.is_file() and path.stat().st_size > _LARGE else ()
 

@@ -1,4 +1,4 @@
-"""What trials are made of: a little training on the CPU, a fix applied to it from outside, and a run of it."""
+"""Building blocks of trials: a small training on the CPU, a fix applied to it from outside, and a run of it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tried(
     flags: dict[Fix, OwnFlags] | None = None,
     launcher: tuple[str, ...] = (),
 ) -> Outcome:
-    """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing.
+    """The result of one process with this fix; empty: unchanged. fresh: in a Python that has imported nothing.
 
     seconds: of the stretch that is timed, beyond its fewest steps. flags: the fixes that the program's own flags make.
     launcher: what a fresh Python runs to start several ranks, which are timed over a fixed number of steps.
@@ -85,7 +85,7 @@ def tried(
 
 
 def applied(outcome: Outcome) -> str:
-    """What shows that the fix took effect."""
+    """The proof that the fix took effect."""
     assert outcome.process.error is None, outcome.process.error
     assert outcome.not_applied is None, outcome.not_applied
     return outcome.proof

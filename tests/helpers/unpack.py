@@ -1,4 +1,4 @@
-"""What a page carries, read back the plain way: an oracle of `viewer/src/data.ts` and of what packs it."""
+"""The data in a page, decoded in a simple way: an oracle for `viewer/src/data.ts` and for the code that packs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, list[int]]]:
 
 
 def of_page(html: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """The same of a page."""
+    """The same from a page."""
     found = re.search(r'<script type="text/plain" id="data">([^<]*)</script>', html)
     assert found, "the page has no data"
     return unpack(gzip.decompress(base64.b64decode(found[1])))

@@ -33,7 +33,7 @@ def action() -> dict[str, Any]:
 
 
 def value(expression: str, known: dict[str, str]) -> Any:
-    """Of an expression of a workflow. What is not known is empty, as there."""
+    """The value of an expression of a workflow; empty if unknown, as in GitHub's runner."""
     python = re.sub(r"\b[a-z]+(\.[\w-]+)+", lambda name: repr(known.get(name[0], "")), expression)
     return eval(python.replace("&&", " and ").replace("||", " or ").strip(), {"format": str.format})
 
@@ -44,12 +44,12 @@ def text(template: str, known: dict[str, str]) -> str:
 
 @dataclass
 class Job:
-    """What a run of the action left."""
+    """The result of a run of the action."""
 
     code: int = 0
-    """Of the last step that ran."""
+    """Exit code of the last step that ran."""
     names: list[str] = field(default_factory=list)
-    """Of the steps that ran, in order."""
+    """Names of the steps that ran, in order."""
     used: dict[str, dict[str, str]] = field(default_factory=dict)
     """Step that is another action → what it is given. Those are not run."""
     outputs: dict[str, str] = field(default_factory=dict)

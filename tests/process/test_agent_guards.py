@@ -1,4 +1,4 @@
-"""What the server of agents refuses, and what it makes of names that a recording holds."""
+"""What the server for agents refuses, and how it treats names from a recording."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ need("torch")
 def armed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArmedJob]:
     with job(tmp_path_factory.mktemp("armed")) as running:
         running.wait_for()
-        os.kill(running.pid, signal.SIGUSR1)  # longer steps: it trains for as long as these tests take
+        os.kill(running.pid, signal.SIGUSR1)  # longer steps, so that it trains for as long as these tests take
         yield running
 
 
@@ -109,7 +109,7 @@ def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
     assert earlier and later
     if how == "code":
         assert statistics.median(later) == statistics.median(earlier)
-    else:  # it was armed for the recording only: the counting is gone too
+    else:  # it was armed for the recording only, so the counting is gone too
         assert statistics.median(later) < statistics.median(earlier)
     stay = ("optimizer", "finders") if how == "code" else ()
     assert said["left"] | {name: said["untouched"][name] for name in stay} == said["untouched"]
@@ -117,7 +117,7 @@ def test_armed_in_its_code_or_joined(how: str, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_job_can_be_joined_again(tmp_path: Path):
-    """The second recording of a job that was left: what it runs is the file that gpuprof attach has it run."""
+    """A job that was left is recorded a second time: it runs the file that gpuprof attach has it run."""
     with job(tmp_path, "joined") as running:
         for again in (False, True):
             if again:
@@ -220,7 +220,7 @@ def test_a_trainer_says_what_a_step_is_and_how_many_there_are(tmp_path: Path):
 
 
 def line(found: subprocess.CompletedProcess[str]) -> str:
-    """The one line of a command that could not do it."""
+    """The one line that a command prints when it cannot attach."""
     assert found.returncode == 2 and found.stderr.count("\n") == 1 and not found.stdout, found.stderr
     return found.stderr
 
@@ -253,7 +253,7 @@ def test_another_users_process(tmp_path: Path):
 
 
 def test_a_process_in_another_container(tmp_path: Path):
-    """In another mount namespace where the system lets us make one."""
+    """The process is in another mount namespace where the system lets us make one."""
     separate = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--mount"]
     try:
         with subprocess.Popen([*separate, "sleep", "60"], stderr=subprocess.DEVNULL) as other:
@@ -281,7 +281,7 @@ def test_nothing_is_recorded_with_options_of_a_recording(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_watch_records_a_new_level(tmp_path: Path):
-    """The usual step first, then its change. A busy machine may have changes of its own before that one."""
+    """The usual step is reported first, then its change. A busy machine may cause other changes before that one."""
     with job(tmp_path) as running:
         running.wait_for()
         words = [sys.executable, "-m", "gpuprof", "attach", "--watch", str(running.pid)]
@@ -307,7 +307,7 @@ def test_a_watch_records_a_new_level(tmp_path: Path):
 
 
 def said_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
-    """Lines on stderr up to the first that matches."""
+    """The lines on stderr up to the first that matches."""
     said: list[str] = []
     while not said or not re.search(pattern, said[-1]):
         assert process.stderr

@@ -1,4 +1,4 @@
-"""Files on which the command runs in a process of its own: each way to end, gzip that unpacks to far more than it is,
+"""Files for which the command runs in a separate process: each way to end, gzip that unpacks to far more than its size,
 and large damaged files."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_names_of_files_are_text_too(tmp_path: Path):
     assert r"\x1b[31mred.json" in found["bad 1 text"].stderr
 
 
-# -- gzip that unpacks to far more than it is
+# -- gzip that unpacks to far more than its size
 
 
 def unpacks_to(head: str, unit: str, count_mb: int) -> bytes:
@@ -89,7 +89,7 @@ BOMBS = {
 
 
 def measured(path: Path, timeout_s: float) -> tuple[Result, int]:
-    """A run of the command, and the most memory that it had, in bytes."""
+    """Runs the command; returns its result and its peak memory in bytes."""
     code = (
         "import resource, subprocess, sys; child = subprocess.run(sys.argv[1:], check=False);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=sys.stderr);"
@@ -148,7 +148,7 @@ def test_20_000_of_anything(tmp_path: Path, what: str):
     ],
 )
 def test_the_same_damage_to_a_large_file(tmp_path: Path, name: str, issue: str):
-    """The reader of long and of damaged files."""
+    """Large files are read by the streaming reader, damaged ones too."""
     large = good(24_000).text()
     assert len(large) > 30 << 20
     damaged = {

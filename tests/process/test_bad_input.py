@@ -1,7 +1,7 @@
 """Whatever file it is given, the command prints a report or one line that says what is wrong, and never a traceback.
 
-Every input is a file on disk and goes through the command's own `main`, in this process, where starting one shows
-nothing more; `test_bad_files` runs each way to end in a process of its own as well.
+Every input is a file on disk and goes through the command's own `main` in this process, as a new process would show
+nothing more; `test_bad_files` also runs each way to end in a separate process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from helpers.once import once
 from helpers.quick import few
 
 SLOWER = 200
-"""CPU time that any of these inputs may take, in times of a small sound file's. The slowest takes 17 times as much.
+"""CPU time that any of these inputs may take, as a multiple of that of a small sound file. The slowest takes 17 times
+as much.
 
 Far above what any of these takes (a second or two), far below what a loop that is quadratic in the file does.
 """
@@ -130,7 +131,7 @@ BROKEN = {
     ),
 }
 
-# Texts on which a careless regular expression takes hours.
+# Texts that take a careless regular expression hours.
 SLOW = {
     "quotes, all escaped": Case(lambda: '{"traceEvents":[{"name":"' + '\\"' * 100_000, "unusable", "truncated"),
     "quotes": Case(lambda: '{"traceEvents":[{"name":"' + '"a' * 70_000, "unusable", "truncated"),
@@ -181,7 +182,7 @@ ONE_TIME = {
         for t in UNREADABLE_TIMES
     },
     **{f"a time of {t[:25]}": Case(lambda t=t: with_events(event("kernel", ts=t)), "report") for t in READABLE_TIMES},
-    # A day after all other events: hardly any GPU work in the window.
+    # A day after all other events, so that the window has hardly any GPU work.
     **{f"a time of {t}": Case(lambda t=t: with_events(event("kernel", ts=t)), "unusable") for t in ("9e10", "-9e10")},
     **{f"a duration of {t[:25]}": Case(lambda t=t: with_events(event(dur=t)), "report") for t in READABLE_TIMES},
 }
@@ -315,7 +316,7 @@ SLOW_BATCHES = ("values", "crowds")
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory) -> Callable[[str], dict[str, Result]]:
-    """A batch of inputs through the command, once: "name mode" → what came out."""
+    """Runs the command on a batch of inputs once: "name mode" → what came out."""
 
     def run(batch: str, folder: Path) -> None:
         todo = []
@@ -392,7 +393,7 @@ def test_characters_that_act_are_shown_escaped(answers):
 
 
 def test_what_is_whole_is_kept(answers):
-    """Of a damaged file all is used that was not hit."""
+    """Everything in a damaged file that was not hit is used."""
     cases = {name: case for name, case in BROKEN.items() if case.ends == "report"}
     results = answers("broken")
     kept = {name: json.loads(results[f"{name} json"].stdout)["source"]["events"] for name in cases}

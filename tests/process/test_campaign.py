@@ -83,7 +83,7 @@ def test_pieces_and_back(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_campaign_times_records_and_goes_on_after_a_failure(tmp_path: Path):
-    """One program fails (its module asks for what is not there), the others are timed and recorded."""
+    """One program fails (its module imports something that does not exist), the others are timed and recorded."""
     out = tmp_path / "out"
     names = ["cases/host_reads", "programs/large_vocabulary"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}

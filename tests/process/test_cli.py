@@ -1,4 +1,4 @@
-"""The command as a shell meets it: exit codes, what goes where, and one line for whatever goes wrong."""
+"""The command as a shell sees it: exit codes, what goes to which stream, and one line for whatever goes wrong."""
 
 from __future__ import annotations
 

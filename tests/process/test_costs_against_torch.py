@@ -1,4 +1,4 @@
-"""FLOPs and bytes of ops, against what torch counts."""
+"""FLOPs and bytes of ops, compared with what torch counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recorded_as(torch, values) -> tuple[list, list, list, list]:
 
 
 def counted(torch, call) -> int:
-    """FLOPs of a call as torch counts them."""
+    """The FLOPs of a call as torch counts them."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
@@ -93,7 +93,7 @@ def test_convolutions_cost_what_torch_counts(torch, padding, groups, stride):
     )
     found = convolution(arguments("aten::convolution_backward", *recorded_as(torch, back)), PLAIN)
     assert found is not None
-    if groups == 1:  # torch's own count of the weights' gradient leaves the groups out of account
+    if groups == 1:  # torch's own count of the weights' gradient ignores the groups
         assert found.flops == counted(torch, lambda: out.backward(torch.empty_like(out)))
     assert found.flops == 2 * counted(torch, lambda: torch.convolution(*args))
 
@@ -107,7 +107,7 @@ def test_attention_costs_what_torch_counts(torch):
         forward = arguments("aten::_cudnn_attention_forward", *recorded_as(torch, (q, k, v)))
         found = attention(forward, PLAIN)
         assert found is not None
-        everywhere = torch.empty(2, 8, 24, 16, device="meta")  # torch counts with as many key heads as query heads
+        everywhere = torch.empty(2, 8, 24, 16, device="meta")  # torch assumes as many key heads as query heads
         assert found.flops == counted(torch, partial(sdpa, q, everywhere, everywhere))
         back = attention(arguments("aten::_cudnn_attention_backward", *recorded_as(torch, (q, q, k, v, q))), PLAIN)
         assert back is not None
@@ -132,7 +132,7 @@ def test_where_attention_ops_hold_their_arguments(torch):
 
 
 def calls(torch, name: str):
-    """What torch gives for an op on small tensors that expand to one another: pairs of inputs and output."""
+    """Pairs of inputs and output of an op, run by torch on small tensors that broadcast to each other."""
     op = getattr(torch.ops.aten, name, None)
     for overload in op.overloads() if op else ():
         needed = [a for a in getattr(op, overload)._schema.arguments if not a.has_default_value()]
@@ -161,7 +161,7 @@ def test_elementwise_ops_read_and_write_what_torch_says(torch):
     """Bytes of the ops: inputs once, and an output of torch's own shape and type."""
     tried, wrong = set(), []
     losses = {name for name in ARITY if name.endswith(("_loss", "_with_logits"))}
-    for name in sorted(ARITY.keys() - losses):  # a loss is folded by an op of its own, which torch's output shows
+    for name in sorted(ARITY.keys() - losses):  # a separate op reduces a loss, as torch's output shows
         for values, out in calls(torch, name):
             found = streaming(arguments(f"aten::{name}", *recorded_as(torch, values)), PLAIN, H200)
             assert found is not None

@@ -1,8 +1,8 @@
 """The snippets of README and docs that are marked `runnable` run: ```python runnable, ```bash runnable.
 
 Each runs in a folder with `trace.json.gz`, a small recording. Snippets of Python run in one process, each in names of
-its own, as importing takes longer than they do. The others need a training or a GPU: what they call exists, and the
-commands and options that pages name do, too.
+its own, as importing takes longer than they do. The others need a training or a GPU: only what they call is checked to
+exist, as are the commands and options that pages name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CODE = re.compile(r"^```(?:bash|python)?(?: runnable)?\n(.*?)^```$|`([^`\n]+)`",
 COMMAND = re.compile(r"(?:^|[|&;]\s*|\$\s+)gpuprof ([a-z]+)(.*)")
 STARTS_A_PROGRAM = ("trace", "try")
 PROGRAM = re.compile(r"-m|torchrun|accelerate|\S+\.py")
-"""Where the words begin that are the program's."""
+"""Where the words of the program begin."""
 RECORDING = ROOT / "tests" / "data" / "pairs" / "tiny.json.gz"
 
 _RUN_EACH = """
@@ -47,7 +47,7 @@ for name in sys.argv[1:]:
 
 
 def snippets(language: str) -> list[tuple[str, str]]:
-    """Each with the name of its page and its number there."""
+    """Each snippet with the name of its page and its number there."""
     found = [(page, FENCE.findall(page.read_text(encoding="utf-8"))) for page in PAGES]
     return [
         (f"{page.stem}-{number}", text)

@@ -1,4 +1,4 @@
-"""`gpuprof doctor` on the machine at hand, whatever that has."""
+"""`gpuprof doctor` on the machine that runs the tests, whatever that has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.paths import ROOT
 from gpuprof.doctor import examine, facts, probe
 
 probed = cache(probe.probe)
-"""What a Python's torch can do, asked once: it is imported for that."""
+"""What a Python's torch can do, asked only once because torch is imported for it."""
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_text_names_the_remedy_of_what_is_wrong(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_python_without_torch_is_a_blocker(tmp_path: Path):
-    """gpuprof in an environment of its own, and no torch anywhere on PATH."""
+    """gpuprof is in its own environment, and no Python on PATH has torch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     found = probe.probe(str(tmp_path / "bare" / "bin" / "python"))
     assert found.version is None and "No module named 'torch'" in found.error

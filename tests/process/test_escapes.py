@@ -21,7 +21,7 @@ UNAVAILABLE = 12
 
 
 def box(kind: str) -> Sandbox:
-    """What a trial gets that asks for this kind; skips where this kernel has none."""
+    """What a trial gets that asks for this kind of sandbox; skips the test where this kernel has none."""
     found = sandbox(False, False, kind)
     if found.kind != kind:
         pytest.skip(f"this kernel gives a process no {kind}: {found.why}")
@@ -29,7 +29,7 @@ def box(kind: str) -> Sandbox:
 
 
 def tried(folder: Path, chosen: list[Escape], kind: str, monkeypatch: pytest.MonkeyPatch) -> list[Escape]:
-    """Those that changed something in a trial."""
+    """The ways that changed something in a trial."""
     monkeypatch.setenv(VARIABLE, kind)
     program = escapes.prepare(folder, chosen)
     before = {one.number: escapes.state(folder / str(one.number)) for one in chosen}
@@ -42,7 +42,7 @@ def tried(folder: Path, chosen: list[Escape], kind: str, monkeypatch: pytest.Mon
 
 
 def of_level(kind: str, ways: list[Escape]) -> list[Escape]:
-    """Those that this kind keeps away."""
+    """The ways that this kind of sandbox prevents."""
     most = {HOOKS: 1, LANDLOCK: 2, NAMESPACE: 3}[kind]
     return [one for one in ways if one.level in LEVELS[:most]]
 

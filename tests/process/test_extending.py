@@ -89,7 +89,7 @@ GPU = "Example GPU"
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package, extended as the page says: the path of Python begins with it."""
+    """A folder with a copy of the package, to be extended as the page says; it comes first on Python's path."""
     folder = tmp_path_factory.mktemp("extended")
     package = folder / "gpuprof"
     shutil.copytree(ROOT / "gpuprof", package)
@@ -125,14 +125,14 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def added(path: Path, old: str, new: str, times: int = 1) -> None:
-    """Replaces a text that occurs `times` times."""
+    """Replaces a text that must occur `times` times."""
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == times, f"{path.name}: {old!r}"
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def python(folder: Path, *words: str) -> str:
-    """What a Python prints that has this folder's gpuprof."""
+    """The output of a Python that imports this folder's gpuprof."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUPROF_")}
     environment["PYTHONPATH"] = os.pathsep.join((str(folder), str(ROOT / "tests")))
     done = subprocess.run(
@@ -162,7 +162,7 @@ def zeroing(path: Path) -> Path:
 
 
 def test_a_finding_and_a_category_are_added(copy: Path, tmp_path: Path):
-    """The kernels of the trace are of a category that only the copy knows, and the finding needs them."""
+    """The trace's kernels are of a category that only the copy knows, and the finding needs them."""
     trace = zeroing(tmp_path / "trace.json")
     text = trace.read_text(encoding="utf-8")
     renamed, count = re.subn(r'("cat": ?)"kernel"', rf'\1"{CATEGORY}"', text)
@@ -221,7 +221,7 @@ def test_the_name_of_a_flag_is_added(copy: Path):
 
 @pytest.mark.slow
 def test_a_view_of_ranks_is_added(copy: Path):
-    """The report has it where several ranks were diagnosed together, and not of one."""
+    """The report has it if several ranks were diagnosed together, and not for a single rank."""
     said = python(copy, "-c", (
         "from helpers.make_diagnosis import host_bound; from gpuprof.ranks.summary import RankSummary;"
         " from gpuprof.report.page.html import CHARTS, _chart; ms = 10**6;"

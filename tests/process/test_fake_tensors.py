@@ -1,4 +1,5 @@
-"""Programs whose tensors have no data: the same peaks as with it, and what they ask of numbers."""
+"""Programs whose tensors have no data: they have the same peaks as with data, and reading numbers from tensors ends no
+program."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The first fifteen minutes of somebody new: what the commands of the README print is looked at by rules that hold for
-every screen. Each command whose process matters has one; the others run in this one, on one diagnosis."""
+"""The first fifteen minutes of a new user: what the commands of the README print is checked by rules that hold for
+every screen. Commands whose process matters have one each; the others run in this process, on one diagnosis."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PAIRS = ROOT / "tests" / "data" / "pairs"
 FILLS = {paint.fill for paint in (*PAINTS.values(), WAITING_FOR_A_PEER)}
 DURATION = r"[\d,.]+ (?:ns|µs|ms|s)"
 LONGEST_ANSWER = 40
-"""Lines of an answer at 80 columns, with what lies below its first screen."""
+"""Lines of an answer at 80 columns, including those below its first screen."""
 UNSAID = re.compile(r"\b(None|nan|Traceback|undefined)\b")
 
 
@@ -65,7 +65,7 @@ UNSAID = re.compile(r"\b(None|nan|Traceback|undefined)\b")
 
 
 def screen(done: CompletedProcess[str], width: int = 80) -> str:
-    """What a command printed, once it is known to be fit for a screen."""
+    """What a command printed, after checking that it fits a screen."""
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         assert len(line) <= width and line == line.rstrip(), line
@@ -74,7 +74,7 @@ def screen(done: CompletedProcess[str], width: int = 80) -> str:
 
 
 def sections(text: str) -> dict[str, list[str]]:
-    """Title of a section of an answer → its lines; what stands above them all has no title. On a narrow screen some
+    """Title of a section of an answer → its lines; the lines above all sections have no title. On a narrow screen some
     sections begin below their title."""
     found: dict[str, list[str]] = {"": []}
     title = ""
@@ -88,7 +88,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 
 def says_one_step(text: str) -> None:
-    """The headline's step is that before every arrow."""
+    """The headline's step is the one before every arrow."""
     first = re.search(rf"({DURATION}) a step", text)
     assert first, text
     assert set(re.findall(rf"({DURATION}) a step\b", text.partition("fixes")[0])) == {first[1]}
@@ -109,7 +109,7 @@ def holds_code(text: str, code: str) -> None:
 
 
 def page_is_whole(path: Path) -> str:
-    """A report asks nobody for anything, and its bars' legends name exactly what they draw."""
+    """A report loads nothing from elsewhere, and its bars' legends name exactly what the bars draw."""
     page = path.read_text(encoding="utf-8")
     assert not re.search(r"(src|href)=.?https?:", page) and 'id="theme"' in page
     words = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
@@ -128,7 +128,7 @@ def page_says_one_step(words: str, step: str) -> None:
 
 
 def plain_text(words: str) -> str:
-    """What is read of a piece of a page."""
+    """The visible text of a piece of a page."""
     return html.unescape(re.sub(r"<[^>]+>", "", words))
 
 
@@ -245,7 +245,7 @@ def test_the_diagnosis_of_a_recording_cuts_no_code(recording: Path, width: int):
 
 def test_what_it_says_to_do_next_works(there: Callable[..., Any]):
     text = screen(there("diagnose", width=200), 200)
-    # Where the machine is so busy that no fix is sure, there is nothing to do next.
+    # Where the machine is so busy that no fix is certain, there is nothing to do next.
     for command in re.findall(r"next +gpuprof (.*)", text):
         name, *rest = command.split()
         assert screen(there(name, *(rest if name == "explain" else ["--help"])))
@@ -314,7 +314,7 @@ def test_a_wrong_command_is_one_line_that_helps(project: Path):
 
 @pytest.mark.slow
 def test_a_notebook_shows_it(project: Path):
-    """In a kernel of its own, as Jupyter runs it, with its figures drawn."""
+    """In a separate kernel, as Jupyter runs it, with its figures drawn."""
     for module in ("nbclient", "ipykernel"):
         need(module)
     import nbformat

@@ -1,4 +1,4 @@
-"""`gpuprof fit` as a user meets it, on the CPU."""
+"""`gpuprof fit` as a user sees it, on the CPU."""
 
 from __future__ import annotations
 

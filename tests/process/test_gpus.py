@@ -1,4 +1,4 @@
-"""`gpuprof gpus` as a shell meets it."""
+"""`gpuprof gpus` as a shell sees it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_nothing_to_measure_is_one_line(tmp_path, sees, says):
 
 
 def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path, monkeypatch):
-    """Under a stand-in for the interpreter with torch that answers as the script does on a GPU."""
+    """The interpreter with torch is a stand-in that answers as the script does on a GPU."""
     answer = {
         "device_name": "NVIDIA L4", "memory_bytes": 23_600_000_000, "flops": {"bf16": 5.8e13, "fp32": 1.1e13},
         "memory_bytes_per_s": 2.6e11, "link_bytes_per_s": 2.5e10, "launch_ns": 5200.0, "host_loop_ns": 41.0,

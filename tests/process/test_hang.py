@@ -38,16 +38,16 @@ COLLECTIVES = {
     "checkpoint": ("all_reduce", 2), "stopped": ("all_reduce", 2), "unequal_batches": ("all_reduce", 3),
     "cpu_loop": ("all_reduce", 2), "nested_groups": ("all_reduce", 2),
 }  # fmt: skip
-"""Where the others hang; not where a failed rank made them fail."""
+"""The collective in which the other ranks hang; not given where a failed rank made them fail."""
 
 
 QUICK = ("missing_rank", "order", "dead", "loader")
-"""Faults of the quick run; their jobs run at the same time, and so do those of the others."""
+"""Faults of the quick run, whose jobs run at the same time; so do those of the other faults."""
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """From a fault to the folder of its job, which has been run and asked."""
+    """From a fault to the folder of its job, after it has run and `gpuprof hang` has read it."""
 
     def run(folder: Path, faults: Iterable[str]) -> None:
         subprocess.run(
@@ -64,7 +64,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def marked_lines(fault: str) -> set[int]:
-    """Lines of the job's file that are its fault: those marked, in the fault's function and in what that calls."""
+    """The marked lines of the job's file in the fault's function and in what that calls."""
     lines = Path(hang_jobs.__file__).read_text(encoding="utf-8").splitlines()
     begun = next(i for i, line in enumerate(lines) if line.startswith(f"def {fault}("))
     ended = next((i for i in range(begun + 1, len(lines)) if re.match(r"\S", lines[i])), len(lines))
@@ -92,7 +92,7 @@ def test_rank_collective_and_line(jobs: Callable[[str], Path], fault: str):
 
 @pytest.mark.slow
 def test_torchs_tool_finds_the_same_collective(jobs: Callable[[str], Path], tmp_path: Path):
-    """In the jobs whose ranks all left a dump, of which a collective is left waiting."""
+    """Compared for the jobs whose ranks all left a dump and have a collective waiting."""
     groups = {"0": [0, 1, 2], "1": [0, 1], "2": [0, 1, 2]}
     faults = sorted({*COLLECTIVES, "size"} - {"stopped"})
     for fault in faults:
@@ -113,7 +113,7 @@ def test_torchs_tool_finds_the_same_collective(jobs: Callable[[str], Path], tmp_
 
 @pytest.mark.parametrize("fault", ["missing_rank", pytest.param("order", marks=pytest.mark.slow)])
 def test_without_the_culprits_dump(jobs: Callable[[str], Path], fault: str, tmp_path: Path):
-    """What the others wrote says who is silent."""
+    """What the other ranks wrote shows which one is silent."""
     for rank in range(hang_jobs.RANKS):
         if rank != CULPRIT:
             for name in (f"flight.rank{rank}", f"stack.rank{rank}"):

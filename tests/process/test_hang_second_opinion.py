@@ -1,4 +1,4 @@
-"""`gpuprof hang` against what is known of generated jobs, and against torch's own tool for the same dumps."""
+"""`gpuprof hang` compared with what is known about generated jobs, and with torch's own tool for the same dumps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(folder: Path) -> Hang:
 
 
 def test_generated_jobs_of_nccl(tmp_path: Path):
-    """Rank and collective as known; and torch's tool has the same collective, with the same ranks missing from it.
+    """Rank and collective are as known; torch's tool finds the same collective, with the same ranks missing from it.
 
     Of coalesced operations its list of missing ranks also has ranks that came, and may have no list of mismatches.
     """
@@ -80,7 +80,7 @@ open(f"{{sys.argv[1]}}/rank0", "wb").write(_dump_fr_trace())
 
 @pytest.fixture(scope="module")
 def long_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A dump of torch with more calls than are looked at."""
+    """A dump by torch with more calls than are read."""
     folder = tmp_path_factory.mktemp("long")
     (folder / "job.py").write_text(LONG)
     variables = environment(TORCH_FR_BUFFER_SIZE=str(CALLS))

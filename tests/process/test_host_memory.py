@@ -1,4 +1,4 @@
-"""The most host memory that a process has held."""
+"""The peak host memory of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(begun, most_resident_bytes())
 
 
 def test_memory_of_the_parent_is_not_counted():
-    """A process that is started by one with 600 MiB begins small, and its own 100 MiB count after they are freed."""
+    """A process started by one with 600 MiB begins small, and its own 100 MiB still count after they are freed."""
     starts = "import subprocess as s, sys; held = bytearray(b'x') * (600 << 20); s.run([sys.executable, '-c', {!r}])"
     done = subprocess.run(
         [sys.executable, "-c", starts.format(CHILD)], cwd=ROOT, capture_output=True, text=True, check=True

@@ -50,7 +50,7 @@ def left(scratch: Path, mark: str) -> list[str]:
 
 
 def killed(folder: Path, case: int) -> tuple[int, list[str], list[str]]:
-    """Kills one: how many of its processes ran then, and what is left: processes, and folders for temporary files."""
+    """Kills one; returns how many of its processes ran then, and the processes and temporary folders that are left."""
     rng = random.Random(case)
     scratch, mark = Path(tempfile.mkdtemp(prefix="kill-")), f"9{case:02}.{os.getpid()}"
     folder.mkdir()
@@ -82,7 +82,7 @@ def killed(folder: Path, case: int) -> tuple[int, list[str], list[str]]:
 async def _kill_server(
     folder: Path, environment: dict[str, str], number: int, after_s: float, count: Callable[[], int]
 ) -> int:
-    """A server that runs the tool `try`; how many processes ran when it was killed."""
+    """Kills a server that runs the tool `try`; returns how many processes ran then."""
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gpuprof", "mcp", "--allow-run", cwd=folder, env=environment,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,

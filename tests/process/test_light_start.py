@@ -1,4 +1,4 @@
-"""What a command loads, and how often a diagnosis simulates: both decide how long users wait for it."""
+"""What a command loads, and how often a diagnosis simulates: both determine how long users wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loaded_once_compiled(*arguments: str) -> set[str]:
 
 
 def loaded_by(*arguments: str) -> set[str]:
-    """The modules that a command has loaded when it is done."""
+    """The modules that a command has loaded by its end."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED, json.dumps(arguments)], capture_output=True, text=True, check=True, timeout=120
     )
@@ -58,7 +58,7 @@ def test_the_demo_loads_no_compiler(tmp_path):
 
 
 def test_no_graph_is_simulated_twice(monkeypatch: pytest.MonkeyPatch):
-    """Every what-if of a diagnosis is another graph: simulating is most of what a diagnosis does."""
+    """Every what-if of a diagnosis is another graph; simulating takes most of a diagnosis's time."""
     seen: list[tuple[bytes, bytes]] = []
     real = simulate.simulate
 
@@ -70,5 +70,5 @@ def test_no_graph_is_simulated_twice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(simulate, "simulate", counted)
     gpuprof.diagnose(RECORDING)
     assert len(seen) > 20, "a diagnosis with fixes"
-    # The waits for the CPU need the schedule of a graph whose step others asked for; so does the ledger.
+    # The waits for the CPU need the schedule of a graph whose step has been simulated already; so does the ledger.
     assert len(seen) - len(set(seen)) <= 16, "findings that look at their own fix first"

@@ -204,7 +204,7 @@ def test_hundreds_of_runs_are_shown_without_a_diagnosis_of_each(tmp_path: Path):
     (first / "trace.rank0.json.gz").unlink()
     for i in range(300):
         shutil.copytree(first, runs / f"2026-02-{i // 24 + 1:02}_{i % 24:02}0000_train")
-    # 300 are read in a fifth of what one diagnosis takes.
+    # 300 are read in a fifth of the time of one diagnosis.
     assert len(in_process("history", runs, "--last", "1000").stdout.splitlines()) == 302
     assert least_s(lambda: in_process("history", runs, "--last", "1000"), tries=1) < 3 * diagnosis_s
 

@@ -1,4 +1,4 @@
-"""A loop of one's own that marks its phases with `gpuprof.phase`, recorded by `gpuprof trace` and by a Recorder."""
+"""A hand-written loop that marks its phases with `gpuprof.phase`, recorded by `gpuprof trace` and by a Recorder."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check(folder: Path, updates: int) -> None:
     assert found.ns_of("reward") >= 20e6
     assert found.ns_of("generation") > 0
     assert found.training_ns > 0
-    # Of the best of the iterations: a busy machine may stop any of them anywhere.
+    # For the best of the iterations, as a busy machine may interrupt any of them anywhere.
     least = sum(one.low_ns for one in found.phases if one.phase in ("other", "idle"))
     assert least < 0.02 * found.mean_ns
     assert sum(one.ns for one in found.phases) == found.mean_ns

@@ -35,7 +35,8 @@ def document(*arguments: object) -> dict:
 
 
 def test_owners_of_a_fine_tune(tmp_path: Path):
-    """What the generated program holds at its peak, after the forward and the loss of the last step, by hand."""
+    """Compared with what the generated program holds at its peak, after the forward and the loss of the last step,
+    worked out by hand."""
     found = document(written(tmp_path / "a.pickle"))
     peak = found["devices"][0]["peak"]
     assert peak["phase"] == "forward" and peak["step"] == 2  # the first step has no optimizer state yet

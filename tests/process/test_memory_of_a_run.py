@@ -38,7 +38,8 @@ def with_snapshot(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run as a DataLoader of one sample a batch would have fed it: only a loader tells the samples of a pass."""
+    """The run as if a DataLoader with one sample per batch had fed it: only a loader says how many samples a pass
+    has."""
     return with_loader(RUN, tmp_path_factory.mktemp("loaded") / "run")
 
 
@@ -53,7 +54,7 @@ def with_loader(run: Path, to: Path) -> Path:
 
 @cache
 def document(*arguments: object) -> dict:
-    """What a command says, to be left as it is: tests that ask for the same get the same."""
+    """The JSON that a command prints, not to be modified: tests with the same command share it."""
     done = in_process(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout, parse_constant=pytest.fail)
@@ -133,7 +134,7 @@ def test_activations_on_the_cpu_leave_room_and_are_moved():
 
 
 def test_a_chunked_loss_costs_about_the_same():
-    """It does the same work in other kernels: the loss is a tenth of this step, so that little can change."""
+    """It does the same work in other kernels, and the loss is a tenth of this step, so that little can change."""
     found = document("memory", RUN)["advice"]
     (loss,) = [one["step_ns"] for one in found["remedies"] if one["id"] == "chunked_loss"]
     assert loss["low"] < found["now_ns"] < loss["high"] < 1.2 * found["now_ns"]

@@ -1,4 +1,4 @@
-"""10,000 damaged files of all kinds: each is read, or refused in one line, in seconds and within 1 GiB."""
+"""10,000 damaged files of all kinds: each is read or refused in one line, within seconds and 1 GiB."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from helpers.command import variables
 from helpers.paths import ROOT
 
 SHARES = {"traces": 2500, "exports": 1500, "digests": 2000, "snapshots": 1500, "dumps": 2200, "runs": 300}
-"""Cases of each kind."""
+"""Number of cases of each kind."""
 FEW = 10
 MOST_MIB = 1024
 
 
 def damaged(kind: str, count: int, folder: Path) -> None:
-    """Reads a number of damaged files in a process of its own."""
+    """Reads a number of damaged files in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "helpers.mutations", kind, str(count), str(folder)], cwd=ROOT, check=False, text=True,
         capture_output=True, env=variables(PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}", GPUPROF_CACHE=str(folder / "cache")),

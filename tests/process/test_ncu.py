@@ -1,4 +1,4 @@
-"""`gpuprof trace --ncu`: the program of a recording once more, under a stand-in for Nsight Compute."""
+"""`gpuprof trace --ncu` runs the program of a recording again, under a stand-in for Nsight Compute."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_combined_is_one_line(tmp_path: Path, ncu: dict[str, str]
 
 
 def test_what_is_counted_covers_each_item(case):
-    """Each of the largest kernels comes within the launches that are counted."""
+    """Each of the largest kernels is among the launches that are counted."""
     wanted = largest_kernels(case)
     assert wanted is not None
     assert 0.3 < wanted.share <= 1

@@ -19,7 +19,7 @@ import gpuprof
 from gpuprof.runfile import NODES, digest_file
 
 need("torch")
-pytestmark = pytest.mark.slow  # processes that import torch themselves: a server of forks is in no namespace
+pytestmark = pytest.mark.slow  # processes that import torch themselves, as a fork server is in no namespace
 
 PORT = 29500
 SHIFT_NS = -2_400_000_000
@@ -36,7 +36,7 @@ FAULTS = {3: "lost", 4: "never"}
 
 
 def test_hosts_of_which_one_is_lost_one_never_enters_and_one_has_a_slow_link(tmp_path: Path):
-    """Rank 1 has the slow link, and the clock of rank 2 is another."""
+    """Rank 1 has the slow link, and rank 2 has another clock."""
     nodes = write_nodes(tmp_path, [EVEN, EVEN, SLOW, EVEN, EVEN])
     with hosts(5) as made:
         made[1].throttle(30e3)

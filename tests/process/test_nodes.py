@@ -1,4 +1,4 @@
-"""A job on several nodes, each with a run folder of its own: rank 0 gets the digests of all through the job's store.
+"""A job on several nodes, each with its own run folder: rank 0 gets everyone's digest through the job's store.
 
 The nodes are processes on one machine that share no folder; their process group is gloo's. Traces are generated, so
 that the slow rank and the shift of its node's clock are known.
@@ -31,9 +31,9 @@ from gpuprof.runfile import EXCHANGE, NODES, digest_file, read_json
 need("torch")
 
 SHIFT_NS = 3_700_000_000
-"""By which the clock of the slow rank's node is ahead."""
+"""How far the clock of the slow rank's node is ahead."""
 LONG_S = 60.0
-"""Seconds that nothing here takes."""
+"""Seconds; nothing here takes that long."""
 EVEN = RankProgram()
 SLOW = RankProgram(extra_ns=40 * MS, clock_ns=SHIFT_NS)
 
@@ -45,8 +45,8 @@ def job(
     tokens: dict[int, str] | None = None,
     ports: dict[int, int] | None = None,
 ) -> list[str]:
-    """Runs the ranks' processes to their ends; what each printed. Digests are made next to them, or before where `wait`
-    is what is tested. ports: of the ranks that reach the store at a port of their own, rank 0 among them."""
+    """Runs the ranks' processes to their ends; returns what each printed. Digests are made meanwhile, or before where
+    `wait` is tested. ports: those of the ranks that reach the store at another port, including rank 0."""
     ports = ports or {0: free_port()}
 
     def reduce() -> None:
@@ -121,8 +121,7 @@ def test_a_rank_that_is_lost_or_never_enters_is_named(tmp_path: Path, fault: str
 
 @pytest.mark.slow
 def test_a_slow_link_delays_the_digest_or_costs_it_but_holds_up_no_one(tmp_path: Path):
-    """Rank 1 reaches the store through a link that is slow, rank 2 through one that is too slow. The token
-    is in nothing that passes."""
+    """Rank 1 reaches the store through a slow link, rank 2 through one that is too slow. The token is never sent."""
     port, nodes, passed = free_port(), write_nodes(tmp_path, [EVEN, SLOW, EVEN]), list[bytearray]()
     with slow_link(port, 10e3, passed) as slow, slow_link(port, 200) as slower:
         said = job(nodes, {}, wait=8, ports={0: port, 1: slow, 2: slower})
@@ -161,7 +160,7 @@ TRAINING = f"""{MODEL}
 
 
 def test_trace_on_two_nodes_from_the_window_to_the_last_word(tmp_path: Path):
-    """The whole way of the command; on CPUs the recordings hold no GPU work, which is what rank 0 gets to hear."""
+    """The whole command; on CPUs the recordings hold no GPU work, and that is what rank 0 reports."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRAINING))
     port = free_port()

@@ -1,4 +1,4 @@
-"""Notebooks that are executed: `%%gpuprof` records what a cell trains, and leaves the kernel as it was."""
+"""Executed notebooks: `%%gpuprof` records what a cell trains, and leaves the kernel as it was."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ before = hooks()
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The cells of a notebook that has been executed."""
+    """The cells of an executed notebook."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -139,7 +139,7 @@ def test_the_example_is_executed(tmp_path: Path):
     from nbclient import NotebookClient
 
     made = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
-    for cell in made.cells:  # as many steps of a smaller model
+    for cell in made.cells:  # the same number of steps of a smaller model
         cell.source = (
             cell.source.replace("256", "32").replace("1024", "64").replace("2048", "800").replace(", 8)", ", 2)")
         )

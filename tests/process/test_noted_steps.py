@@ -1,5 +1,5 @@
-"""Steps that are only noted (record/tape.py), or timed with next to no hooks (record/bare_steps.py), have the lines of
-those that are worked out as they happen."""
+"""Steps that are only noted (record/tape.py), or timed with next to no hooks (record/bare_steps.py), have the same
+lines as steps that are worked out as they happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nsight Systems as a program: finding it, its versions' words, and exports that hold no one's environment."""
+"""Nsight Systems as a program: finding it, the wording of its versions, and exports without environment variables."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_a_program_says_of_its_failure():
     assert call(["true"], 5).words() == ""
 
 
-# -- the words of its versions
+# -- the wording of its versions
 
 HELP = "\t-c, --capture-range=\n\n\t--capture-range-end=\n\t   See --kill and --trace.\n\t(Experimental) --new=\n"
 
@@ -174,7 +174,7 @@ def test_no_nsys_and_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_raw_stream(nsys: Path, tmp_path: Path):
-    # The importer finds its own libraries first, and those that were named before.
+    # The importer finds its own libraries first, then those of LD_LIBRARY_PATH.
     make_importer(nsys, 'case "$LD_LIBRARY_PATH" in *linux-desktop*) cp "$2" "$4";; *) exit 9;; esac')
     (tmp_path / "nsys.qdstrm").write_bytes(b"A=1\0B=2")
     made = convert.export_in(tmp_path, "nsys")

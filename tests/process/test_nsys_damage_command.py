@@ -1,4 +1,4 @@
-"""Damaged exports of Nsight Systems through the command, and processes of their own that read them."""
+"""Damaged exports of Nsight Systems given to the command, and separate processes that read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.nsys_exports import complete
 
 @pytest.fixture(scope="module")
 def through_the_command():
-    """Files through the command's own `main`, as text and as JSON: name → {mode: result}."""
+    """Gives files to the command's own `main`, for text and for JSON: name → {mode: result}."""
 
     def run(files: dict[str, Path], modes: tuple[str, ...] = ("text", "json")) -> dict[str, dict]:
         results = driven([(name, os.fsencode(path), modes) for name, path in files.items()])
@@ -56,7 +56,7 @@ def test_damaged_files_are_answered(tmp_path: Path, through_the_command):
 
 
 def one_of_both(found: dict) -> None:
-    """A report and the JSON of it, or one line twice."""
+    """Text and JSON are both a report, or both the same line."""
     if not found["text"].stdout:
         is_refused(found["text"])
         is_refused(found["json"])
@@ -132,7 +132,7 @@ def test_an_export_without_rows_is_said_to_be_empty(tmp_path: Path, through_the_
 
 
 def run_apart(*arguments: str | Path, **options) -> tuple[int, str, str]:
-    """gpuprof in a process of its own."""
+    """Runs gpuprof in a separate process."""
     environment = ENVIRONMENT | options.pop("env", {})
     child = subprocess.run(
         [sys.executable, "-m", "gpuprof", *map(str, arguments)], capture_output=True, text=True, env=environment,
@@ -155,7 +155,7 @@ def no_more_than_20_kb() -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_is_reported_in_one_line(tmp_path: Path):
-    """A packed export is unpacked next to; here files may not grow beyond a few kB."""
+    """A packed export is unpacked next to itself; here files may not grow beyond a few kB."""
     path = training().write(tmp_path / "a.sqlite.gz")
     run_apart("diagnose", path)  # so that nothing else is to be written
     code, out, err = run_apart("diagnose", path, preexec_fn=no_more_than_20_kb)

@@ -1,4 +1,5 @@
-"""One command for what needs a GPU: each command has a limit, and what fails takes nothing from the others."""
+"""One script runs everything that needs a GPU: each command has a time limit, and a failure does not affect the
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overhead of tracing is measured by: its statistics, and once in a while the figures themselves."""
+"""How the overhead of tracing is measured: its statistics, and once in a while the figures themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.overhead import (
 )
 
 GENEROUS = 5
-"""Times its limit that a figure may be where other tests run next to it."""
+"""How many times its limit a figure may be while other tests run."""
 
 
 def test_a_figure_is_the_median_whatever_a_few_pairs_say():
@@ -42,7 +42,7 @@ def test_a_figure_is_the_median_whatever_a_few_pairs_say():
 
 
 def test_processes_that_take_turns_are_compared_block_by_block():
-    """The machine gets slower all the while, and stalls now and then; the difference between the two stays."""
+    """The machine gets steadily slower and stalls now and then; the difference between the two stays the same."""
     rng = random.Random(1)
     bare, traced = [], []
     for block in range(30):
@@ -59,7 +59,7 @@ def test_the_first_steps_of_a_block_do_not_count():
 
 def test_states_of_one_process_are_compared_turn_by_turn():
     """gpuprof's hooks take 20 µs of a step in both processes, one of which is 10 % slower by itself; the machine gets
-    slower all the while."""
+    steadily slower."""
     rng = random.Random(1)
     programs = []
     for number, pace in enumerate((1_000_000, 1_100_000)):

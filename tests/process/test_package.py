@@ -1,4 +1,4 @@
-"""The wheel and the source package: what they hold, and that each works in an environment that has nothing else."""
+"""The wheel and the source package: what they hold, and that each works in an environment with nothing else."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ import gpuprof
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MOST_BYTES = 6_000_000
-"""Of either file: the demo recording and the report's scripts take most of it."""
+"""Size limit of either file; the demo recording and the report's scripts take most of it."""
 PLAIN = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-"""No variable of these tests leads to this checkout or its packages."""
+"""No variable that leads to this checkout or its packages."""
 
 
 @pytest.fixture(scope="module")

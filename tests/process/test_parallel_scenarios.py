@@ -1,4 +1,4 @@
-"""Training on four GPUs: recordings are packed, and what gpuprof says of them is held against what was timed."""
+"""Training on four GPUs: recordings are packed, and gpuprof's predictions are compared with what was timed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PROGRAM = "tensor_pipeline"
 
 @pytest.fixture
 def entry() -> Scenario:
-    """With one of its changes only."""
+    """The entry with only one of its changes."""
     whole = scenario(PROGRAM)
     return replace(whole, fixes=tuple(fix for fix in whole.fixes if fix.name == "long_stage"))
 
 
 def as_torch_writes(trace: TraceBuilder) -> str:
-    """The document with an event to a line, between lines of braces."""
+    """The document with one event per line, between lines of braces."""
     head = json.dumps(trace.top_level)[1:-1]
     events = ",".join("\n  {\n    " + trace._event_text(event)[1:-1] + "\n  }" for event in trace.events)
     return f'{{\n  {head},\n  "traceEvents": [{events}\n  ],\n  "traceName": "trace.json"\n}}'
@@ -54,7 +54,7 @@ def recorded(folder: Path, job: Job) -> float:
 
 @pytest.mark.slow
 def test_what_is_packed_says_what_was_recorded(entry: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From the runs of two variants to rows of the table: sends and receives survive that ops are left out."""
+    """From the runs of two variants to rows of the table; sends and receives are kept when ops are left out."""
     out, kept = tmp_path / "out", tmp_path / "scenarios"
     steps = {
         "": recorded(out / PROGRAM, Job(PROGRAM)),

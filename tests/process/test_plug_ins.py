@@ -1,4 +1,5 @@
-"""Findings of other packages: the example is found, explained and applied; one that cannot be loaded is named."""
+"""Findings from other packages: the example is found, explained and applied; a package that cannot be loaded is
+named."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ENTRY = 'zeroed_gradients = "zeroed_gradients.finding:FINDING"'
 
 
 def installed(folder: Path, **entries: str) -> Path:
-    """A folder for the path with the example, as pip would install it, and packages with further entries."""
+    """A folder for Python's path with the example, as pip would install it, and packages with further entries."""
     assert ENTRY in (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
     (folder / "zeroed_gradients").symlink_to(EXAMPLE / "zeroed_gradients")
     lines = {"example": ENTRY.replace('"', ""), **entries}
@@ -43,7 +44,7 @@ def installed(folder: Path, **entries: str) -> Path:
 
 
 def gpuprof(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command with a further folder on the path of Python."""
+    """Runs the command with another folder on Python's path."""
     environment = {key: value for key, value in os.environ.items() if key != "GPUPROF_DEBUG"}
     environment["PYTHONPATH"] = os.pathsep.join((str(path), str(ROOT)))
     return subprocess.run(
@@ -71,7 +72,7 @@ def zeroing(path: Path, fills: bool = True) -> Path:
 
 @contextlib.contextmanager
 def loaded_from(path: Path) -> Iterator[None]:
-    """A block in which this process has the plug-ins of a folder."""
+    """While the block runs, this process has the plug-ins of a folder."""
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(path))
         plug_ins.plug_ins.cache_clear()

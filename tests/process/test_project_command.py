@@ -1,4 +1,4 @@
-"""`gpuprof project` as a shell meets it."""
+"""`gpuprof project` as a shell sees it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_one_line(arguments, says):
     ],
 )
 def test_what_the_recording_cannot_answer_is_not_passed_over(asked, says):
-    """A trace alone, of one row a pass, without ranges of modules."""
+    """A trace alone, with one row per pass and without module ranges."""
     done = in_process("project", "tests/data/pairs/tiny.json.gz", "--to", "L4", *asked)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr

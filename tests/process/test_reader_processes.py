@@ -1,4 +1,4 @@
-"""The streaming reader in processes of its own: compiled without a cache, and given a bomb."""
+"""The streaming reader in separate processes: compiled without a cache, and given a gzip bomb."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_real_bomb_is_refused_in_little_memory(tmp_path):
 
 @pytest.mark.slow
 def test_it_compiles_where_nothing_can_be_kept(tmp_path):
-    """No cache folder can be made: neither next to the package nor in the user's home."""
+    """No cache folder can be made, neither next to the package nor in the user's home."""
     shutil.copytree(ROOT / "gpuprof", tmp_path / "gpuprof", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "gpuprof" / "tracefile" / "kineto" / "__pycache__").write_text("not a folder")
     (tmp_path / "home").write_text("not a folder")

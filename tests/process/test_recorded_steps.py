@@ -1,5 +1,5 @@
-"""How many Python functions more a step executes while gpuprof times it, and after the recording: counted, since times
-vary from machine to machine (`python -m benchmarks.in_turns` measures them)."""
+"""How many more Python functions a step executes while gpuprof times it, and after the recording. They are counted
+because times vary from machine to machine (`python -m benchmarks.in_turns` measures those)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from helpers.warm_torch import warm_python
 
 need("torch")
 MOST_TIMED, MOST_AFTER = 5, 5
-"""Python functions more a step, of gpuprof and of what it calls, with one or a few to spare."""
+"""Additional Python functions per step, of gpuprof and of what it calls, with one or a few to spare."""
 LATE_STEPS = 30
-"""With two optimizers, once the recording is over."""
+"""Steps with two optimizers, once the recording is over."""
 TRAINS = f"""
 import json, sys
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The process that reads the recording: out of the training's way while that runs, and not starved afterwards."""
+"""The process that reads the recording keeps out of the training's way while that runs, and is not starved
+afterwards."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def busy_cpu():
 
 
 def read_after_the_end(folder: Path, code: str, cpu: int) -> None:
-    """Waits until what started next to a training with that code has read, from the training's end on."""
+    """Starts a process with that code next to a training, and waits for it from the end of the training on."""
 
     def closing(run: Path, running: str, diagnose: bool):
         what = [str(run), str(cpu), running, "diagnose" if diagnose else ""]
@@ -74,7 +75,8 @@ def signals_blocked() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_other_programs_do_not_delay_the_verdict_by_minutes(tmp_path: Path, busy_cpu: int):
-    """Half a second of work would be half a minute at the lowest priority: it is started again without."""
+    """Half a second of work would take half a minute at the lowest priority, so it is started again at the usual
+    one."""
     read_after_the_end(tmp_path, READS, busy_cpu)
     assert (tmp_path / "done").read_text() == "'' 'diagnose'"
     assert [path.name for path in tmp_path.iterdir()] == ["done"]

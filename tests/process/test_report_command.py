@@ -1,4 +1,5 @@
-"""`gpuprof report`, and the commands that draw one as well: where it is written, what they say, what they leave."""
+"""`gpuprof report`, and other commands that draw a report: where it is written, what they print and what they leave
+behind."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def test_of_a_run_it_is_written_into_its_folder(tmp_path: Path, capsys, monkeypa
 
 
 def written_path(stderr: str) -> Path:
-    """Where the only report is, by what was said."""
+    """The path of the only report, as printed."""
     (place,) = re.findall(r"^gpuprof: report: (.+)$", stderr, re.MULTILINE)
     return Path(place)
 
@@ -241,7 +242,7 @@ def test_a_folder_that_takes_no_file(small: Path, capsys):
 
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_earlier_report(small: Path, tmp_path: Path):
-    """Neither half a page nor a lost one."""
+    """The page is neither cut short nor lost."""
     (tmp_path / "small.report.html").write_bytes(b"")
     full = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -323,12 +324,12 @@ def test_without_gpu_work_the_page_says_why_there_is_no_verdict(tmp_path: Path, 
 
 
 def text_of(page: Path) -> str:
-    """The words of a page, roughly."""
+    """Roughly the text of a page."""
     body = page.read_text(encoding="utf-8").partition("<body")[2]
     return html.unescape(re.sub(r"<script.*?</script>|<[^>]+>", " ", body, flags=re.DOTALL))
 
 
-# -- the commands that draw one as well
+# -- other commands that draw a report
 
 
 def test_diagnose_prints_the_verdict_and_writes_the_page(small: Path, tmp_path: Path, capsys):
@@ -414,7 +415,7 @@ def test_write_report_raises_its_own_error(diagnosis: gpuprof.Diagnosis, tmp_pat
 
 
 def test_write_report_takes_names_as_long_as_the_disk_does(diagnosis: gpuprof.Diagnosis, tmp_path: Path):
-    """The file that it is written to first has a longer name."""
+    """The temporary file that it is written to first has a longer name."""
     place = tmp_path / f"{'n' * 245}.html"
     place.touch()
     gpuprof.write_report(diagnosis, place)

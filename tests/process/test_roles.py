@@ -1,5 +1,5 @@
-"""A generator and a trainer in processes of their own with a queue of one batch, next to clocks put around their waits
-by hand."""
+"""A generator and a trainer in separate processes with a queue of one batch, compared with clocks put around their
+waits by hand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PROGRAM = """
             {{"generate": generate, "train": train}}[sys.argv[1]]()
 """
 NEAR, NEAR_NS = 0.05, 4_000_000
-"""A role's waits are as long as the clocks around them say: within this share, or this time for each."""
+"""A role's waits match the clocks around them within this share, or this time per wait."""
 
 
 def command(folder: Path, name: str, *words: str) -> subprocess.Popen[str]:
@@ -95,7 +95,7 @@ def recorded(folder: Path, generate: float, train: float, together: bool) -> lis
 
 
 def check(folder: Path, found: Roles) -> None:
-    """Waits next to the clocks that the program put around them, of what is in the window."""
+    """Compares the waits in the window with the clocks that the program put around them."""
     for one in found.roles:
         clocks = json.loads((folder / f"{one.role}.json").read_text())
         low = monotonic(one.source, found.start_unix_ns)

@@ -1,4 +1,4 @@
-"""Run folders as they are written hold what the schema says."""
+"""Run folders are written as the schema says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ import time
 while not os.path.exists(os.path.join(os.environ["GPUPROF_RUN"], "{runfile.TELEMETRY}")):
     time.sleep(0.01)
 """
-"""Waits for the first line of the process that samples: the training would be over before it."""
+"""Waits for the first line of the sampling process; otherwise the training would be over before it."""
 
 
 def test_the_sampler(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A process that is sampled: what its stacks say, and what the training notices of it."""
+"""Sampling of a process: what its stacks say, and how much the training notices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpuprof.runfile import samples_file
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]
-"""Where several are installed each is tried: how a stack lies in memory differs by version."""
+"""Each installed version is tried, as the layout of a stack in memory differs between versions."""
 OLDEST_AND_NEWEST = {PYTHONS[i].parent.parent.name for i in (0, -1)}
 
 SAMPLED = """
@@ -137,7 +137,7 @@ print(json.dumps(target), flush=True), sys.stdin.read()
 
 
 def test_samples_of_a_training_that_ended_are_written(tmp_path: Path):
-    """A training may be over, or no longer let itself be read, before the sampler has seen that the stretch is."""
+    """A training may be over, or no longer readable, before the sampler has seen the end of the stretch."""
     script = tmp_path / "ends.py"
     script.write_text(ENDS_EARLY.strip())
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -158,7 +158,7 @@ def test_samples_of_a_training_that_ended_are_written(tmp_path: Path):
         time.sleep(0.3)
         target.stdin.close()
         target.wait()
-        time.sleep(0.1)  # many periods: the sampler finds nobody
+        time.sleep(0.1)  # many periods, so that the sampler finds no process
         send(stop={"first_step": 0, "steps_ns": [0], "marks": []})
         assert len(samples(tmp_path)["samples"]) > 10
 
@@ -351,7 +351,7 @@ for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, coll
 @pytest.mark.slow
 @TORCH
 def test_the_workers_of_the_loader_are_sampled_on_request(tmp_path: Path):
-    """What the workers say of themselves is the truth: on a busy machine everything takes longer, and not alike."""
+    """Compared with the workers' own times, as on a busy machine everything takes longer, to different degrees."""
     run = trace(tmp_path, WORKERS, "--sample-workers", settle=("--settle", "3", "--baseline", "3"))
     assert run.code == 0, run.stderr
     assert errors_in(run.folder) == []

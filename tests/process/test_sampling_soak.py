@@ -1,4 +1,4 @@
-"""The soak of the sampler, for some seconds; `python -m benchmarks.sampling_soak` is the long one."""
+"""The soak test of the sampler, for a few seconds; `python -m benchmarks.sampling_soak` runs the long one."""
 
 from __future__ import annotations
 

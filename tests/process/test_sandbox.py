@@ -1,4 +1,4 @@
-"""A trial's processes see private files, reach no other machine, and end with all that they have started."""
+"""A trial's processes see private files, reach no other machine, and end together with everything they have started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = [NAMESPACE, LANDLOCK, HOOKS]
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the sandbox that the trials of a test get."""
+    """The kind of sandbox that the trials of a test get."""
     if sandbox(False, False, request.param).kind != request.param:
         pytest.skip(f"this kernel gives a process no {request.param}")
     monkeypatch.setenv(VARIABLE, request.param)
@@ -33,7 +33,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def run(folder: Path, code: str, *, network: bool = False) -> str:
-    """What a program says that is no training, in a trial."""
+    """The output of a program, which need not be a training, in a trial."""
     (folder / "train.py").write_text(code)
     target = Target((sys.executable, "train.py"), "train", sys.executable, True, ())
     with working_in(folder), Starter(target, network, folder / "not compared") as starter:
@@ -115,7 +115,7 @@ os._exit(0)
 
 
 def sleeping(number: int) -> list[str]:
-    """Command lines of processes that sleep for such a time."""
+    """Command lines of processes that sleep for this time."""
     found = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""The scenarios: their metadata, how they are run and timed, and what was measured."""
+"""Scenarios: their metadata, how they are run and timed, and what was measured."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_processes_take_turns(tmp_path: Path):
 
 
 def measured(path: Path) -> dict[str, Any]:
-    """What was written on this machine, once its figures have been checked."""
+    """What was measured on this machine, after its figures have been checked."""
     truth = json.loads(path.read_text())
     assert truth["machine"]["gpus"] == []
     for process in truth["processes"]:
@@ -176,19 +176,19 @@ def test_a_process_that_fails_is_reported(tmp_path: Path):
 def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
     entry = scenario("small_batch")
     count, program = len(entry.variants()), str(PROGRAM).encode()
-    mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which everyone hands on to whom he starts
+    mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which every process passes on to those it starts
 
     def left() -> list[Path]:
-        """What is in /proc of the processes that have the mark."""
+        """The processes in /proc that have the mark."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # not ours, or just ended
+            with contextlib.suppress(OSError):  # another user's, or just ended
                 if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(folder)
         return found
 
     def all_run() -> bool:
-        """All are there, and those that are timed run their programs."""
+        """All processes are there, and those that are timed run their programs."""
         commands = [(each / "cmdline").read_bytes().split(b"\0") for each in left()]
         return len(commands) == 1 + count and sum(command[1:2] == [program] for command in commands) == count
 
@@ -198,7 +198,7 @@ def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
         assert wait_for(all_run, 60)
         measurement.terminate()
         assert measurement.wait(60) == 128 + signal.SIGTERM
-        assert wait_for(lambda: not left()), left()  # what is killed takes a moment to be gone
+        assert wait_for(lambda: not left()), left()  # a killed process takes a moment to disappear
     finally:
         for folder in left():
             with contextlib.suppress(ProcessLookupError):
@@ -221,7 +221,7 @@ def test_the_truth(entry: Scenario):
         assert before and after and before[0] <= before[1] and after[0] <= after[1]
         middle, middle_after = (statistics.median(entry.values_ms(name)) for name in ("", fix.name))
         gains = middle_after / fix.work < before[0]
-        if fix.finding is not None:  # what nothing is predicted of need not be as sure
+        if fix.finding is not None:  # what has no prediction need not be as certain
             gains = gains and after[1] / fix.work < middle
         assert gains is fix.gains or entry.steps_differ, "a fix gains more than processes differ"
 

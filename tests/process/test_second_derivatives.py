@@ -1,4 +1,5 @@
-"""A backward pass that is differentiated again is part of the loss: no repeated forward pass, no micro-batch."""
+"""A backward pass that is differentiated again is part of the loss, neither a repeated forward pass nor a
+micro-batch."""
 
 from __future__ import annotations
 

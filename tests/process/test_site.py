@@ -1,4 +1,4 @@
-"""The site, built from docs/ as CI builds it: without a warning, every page reachable, no dead link, real reports."""
+"""The site, built from docs/ as CI builds it: no warnings, every page reachable, no dead links, real reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.started import finished
 pytestmark = pytest.mark.slow
 
 SHOWN = ("small_batch", "expert_loop", "input_starved")
-"""Scenarios of the gallery here; CI draws all of them."""
+"""The gallery's scenarios in this test; CI draws all of them."""
 _ADDRESS = re.compile(r'(?:href|src)="([^"#]+)')
 
 
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def addresses(page: Path, own: str) -> set[str]:
-    """Paths of the site that a page leads to or shows."""
+    """Paths of the site that a page links to or shows."""
     found = (
         urlsplit(urljoin(f"http://site{own}", url.replace("&amp;", "&"))) for url in _ADDRESS.findall(page.read_text())
     )

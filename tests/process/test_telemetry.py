@@ -1,4 +1,4 @@
-"""The sampler next to a run: what it writes, how it ends, and what it makes of NVML's answers."""
+"""The sampler that accompanies a run: what it writes, how it ends, and how it handles NVML's answers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def wait_for_lines(run: Path, count: int) -> list[dict]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, be it that no one has asked for its exit code yet."""
+    """Whether a process has ended, even if no one has read its exit code yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:

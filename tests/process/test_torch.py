@@ -1,4 +1,4 @@
-"""A trace that the installed torch writes just now, on the CPU, reads whole (2.13: one key a line)."""
+"""A fresh CPU trace by the installed torch is read completely (2.13 writes one key per line)."""
 
 from __future__ import annotations
 

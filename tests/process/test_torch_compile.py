@@ -1,4 +1,4 @@
-"""What the finding `compile` takes for granted of torch.compile, asked of torch itself."""
+"""What the finding `compile` assumes about torch.compile, checked with torch itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def forward(x):
 torch.compile(forward, backend=count)(samples)
 print(sum(captured))
 """
-"""Prints how many calls are captured."""
+"""A program that prints how many calls are captured."""
 
 
 @pytest.mark.parametrize(("says_causal", "least", "most"), [(False, 0, 10), (True, 40, 1000)])

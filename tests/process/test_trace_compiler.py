@@ -1,4 +1,4 @@
-"""What `gpuprof trace` writes down of torch.compile: graph breaks, recompilations and the lines that they come from."""
+"""What `gpuprof trace` notes about torch.compile: graph breaks, recompilations and the lines that cause them."""
 
 from __future__ import annotations
 

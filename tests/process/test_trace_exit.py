@@ -1,4 +1,4 @@
-"""`gpuprof trace` is invisible: output, exit and signals of a command are as without it."""
+"""`gpuprof trace` is invisible: a command's output, exit and signals are the same as without it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ NOTHING = (
     b"gpuprof: nothing was recorded: the target took no optimizer step in a Python with torch "
     b"(a loop without one marks its steps with gpuprof.Recorder)\n"
 )
-"""All that gpuprof says about a target without torch."""
+"""Everything gpuprof prints about a target without torch."""
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 QUICK_SIGNALS = ("SIGINT-group", "SIGTERM-pid", "SIGUSR1-pid")
-"""As Ctrl-C, `kill`, and one that is none of ours."""
+"""Ctrl-C, `kill`, and one that gpuprof does not use."""
 
 
 def both_ways(names: Iterable[str]) -> list:
@@ -56,7 +56,7 @@ READY = f"print('ready', flush=True)\n{UNTIL_TOLD}"
 
 
 def members(group: int) -> list[int]:
-    """Living processes of a group."""
+    """The living processes of a group."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
     def belongs(pid: int) -> bool:
@@ -191,7 +191,7 @@ def test_a_signal_ends_both(name: str, to_group: bool, tmp_path: Path):
             started.send(number, to_group)
             started.process.wait(10)
             code, out, err = started.end()
-            last = err.removesuffix(NOTHING).splitlines()[-1:]  # where a traceback comes from is chance
+            last = err.removesuffix(NOTHING).splitlines()[-1:]  # where the traceback is raised is chance
             endings.append((code, out, last))
     assert endings[0] == endings[1]
     assert endings[1][0] == -number
@@ -311,7 +311,7 @@ def test_ctrl_c_on_a_terminal_comes_once(tmp_path: Path):
         while text.count(end) < times:
             try:
                 text += os.read(ours, 4096)
-            except OSError:  # no one has the terminal open any more
+            except OSError:  # no process has the terminal open any more
                 break
         return text
 
@@ -392,7 +392,7 @@ def test_where_no_folder_can_be_made(place: str, tmp_path: Path):
 
 
 def test_where_nothing_can_be_written(tmp_path: Path):
-    """A full disk: the training runs all the same."""
+    """The disk is full: the training still runs."""
 
     def full():
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

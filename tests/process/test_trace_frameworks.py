@@ -1,4 +1,4 @@
-"""`gpuprof trace` around the libraries that people fine-tune with: each trains as it is, and is followed."""
+"""`gpuprof trace` with the libraries that people fine-tune with: each trains unchanged, and is followed."""
 
 from __future__ import annotations
 

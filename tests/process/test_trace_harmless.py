@@ -1,4 +1,5 @@
-"""What a training may do while it is recorded, and a recorder could break: it must come out as without one."""
+"""What a training may do while it is recorded and a recorder could break: its result must be the same as without
+one."""
 
 from __future__ import annotations
 
@@ -165,7 +166,7 @@ WATCHER = """
 
 
 LONG = ("children that leave by exit", "another watcher of imports")
-"""Those that end several processes with torch, or import it."""
+"""Those that start several processes with torch, or import it."""
 
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.slow) if w in LONG else w for w in PROGRAMS])

@@ -1,4 +1,5 @@
-"""A run's mean step on the CPU: what comes in lumps is measured, and the pace of a loader's workers predicts others."""
+"""A run's mean step on the CPU: irregular costs are measured, and the pace of a loader's workers predicts other numbers
+of them."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def test_the_pace_of_workers_predicts_other_numbers_of_workers(tmp_path: Path):
 
 @pytest.mark.slow  # 20 s of steps, and on a busy machine their scatter
 def test_a_stretch_of_unknown_length_continues_after_the_windows(tmp_path: Path):
-    """No one says how long this training is; every fourth step takes 40 ms instead of 5. It ends once its mean step is
+    """The length of this training is unknown; every fourth step takes 40 ms instead of 5. It ends once its mean step is
     known, and not before."""
     code = """
     import time

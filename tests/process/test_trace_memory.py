@@ -1,6 +1,6 @@
-"""A program that runs out of memory under `gpuprof trace --memory` ends as it does without, and leaves a snapshot.
+"""A program that runs out of memory under `gpuprof trace --memory` ends as it does without it, and leaves a snapshot.
 
-The functions of torch that only work on a GPU are stand-ins here: the program itself calls what waits for CUDA, and
+Torch's functions that only work on a GPU are stand-ins here: the program itself calls what would wait for CUDA, and
 calls the observers as torch does before it raises.
 """
 

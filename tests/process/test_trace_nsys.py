@@ -1,6 +1,6 @@
-"""`gpuprof trace --nsys`: as invisible as without it, and a recording by Nsight Systems of the right steps.
+"""`gpuprof trace --nsys` is as invisible as without the option, and Nsight Systems records the right steps.
 
-Around it runs a stand-in for nsys; processes, signals, exit codes and files are real.
+nsys is a stand-in; processes, signals, exit codes and files are real.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def test_a_process_without_a_gpu(tmp_path: Path):
 
 
 class DummyDomain:
-    """What nvtx's domains turn into when it believes that no one listens; it drops every range."""
+    """What nvtx uses as a domain when it believes that no tool listens; it drops every range."""
 
 
 class RealDomain:

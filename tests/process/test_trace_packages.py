@@ -1,4 +1,4 @@
-"""`gpuprof trace` where the packages of the target are others: its torch, its nvtx."""
+"""`gpuprof trace` with a target that has other packages: its torch, its nvtx."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def get_domain(name):
 
 
 def test_nvtx_ranges_have_the_names_of_the_trace(tmp_path: Path):
-    """There is no tool here to listen, so a stand-in of the nvtx package notes what it receives."""
+    """No tool listens here, so a stand-in for the nvtx package notes what it receives."""
     (tmp_path / "nvtx.py").write_text(NVTX.replace("DOMAIN", "Domain"))
     env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     run = trace(tmp_path, "train(40)", "--nvtx", env=env)

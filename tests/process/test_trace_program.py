@@ -1,5 +1,5 @@
-"""What `gpuprof trace` writes down of a program: trainer, arguments, flags, autocast and warnings; and that the program
-does not notice."""
+"""What `gpuprof trace` notes about a program (trainer, arguments, flags, autocast and warnings), without the program
+noticing."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_other_trainers_of_trl(tmp_path: Path, name: str):
 
 
 def traced_trainer(tmp_path: Path, name: str) -> Run:
-    """A run of one of TRL's trainers, of which the recording says what it is."""
+    """A run of one of TRL's trainers, checked to be named in the recording."""
     need("trl", "datasets")
     arguments, make = TRAINERS[name]
     code = f"{DATA}\n    from trl import {name}, {arguments}\n{make}\n    trainer.train()\n"

@@ -1,4 +1,4 @@
-"""What `gpuprof trace` leaves in the folder of a run, and the verdict at its end."""
+"""What `gpuprof trace` leaves in a run folder, and the verdict at the end."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ DATA = """
 
 
 def samples(tmp_path: Path, code: str) -> tuple[list[int | None], dict]:
-    """Of the steps of the window; and what the run has of the loader."""
+    """The samples of the window's steps, and what the run says about the loader."""
     run = trace(tmp_path, DATA + code, "--baseline", "5")
     assert run.code == 0, run.stderr
     loader = run.rank()["loader"] or {}

@@ -16,7 +16,8 @@ need("torch")
 
 
 def test_a_plain_loop_as_a_module(tmp_path: Path):
-    """All of it as a user meets it: torch is imported in the recorded process, and the recording is diagnosed."""
+    """The whole command as a user runs it: torch is imported in the recorded process, and the recording is
+    diagnosed."""
     write_script(tmp_path, "print(train(45), sys.argv[1:])")
     done = finished(
         [
@@ -52,8 +53,8 @@ def test_a_plain_loop_as_a_module(tmp_path: Path):
 
 @pytest.mark.parametrize("parts", [1, 20])
 def test_optimizers_that_step_inside_of_the_backward_pass(tmp_path: Path, parts: int):
-    """One for each parameter, as layer-wise methods have it to keep no gradients. A profiler that began inside of the
-    pass would crash the process at its end."""
+    """One for each parameter, as in layer-wise methods that keep no gradients. A profiler that began inside of the pass
+    would crash the process at its end."""
     code = f"""
     class Wide(Model):
         def __init__(self):
@@ -451,7 +452,7 @@ def test_a_recorder_under_trace_only_counts(tmp_path: Path):
 def test_fewer_steps_of_many_ops_are_recorded_that_stand_for_the_baseline(
     tmp_path: Path, lengths: str, options: tuple[str, ...], steps: int
 ):
-    """As if each op took the profiler half a second; batches of one length, and of two in turns."""
+    """As if the profiler needed half a second for each op; batches of one length, and of two alternating lengths."""
     code = f"""
     sys.modules["_gpuprof.record.enough_steps"].NODE_NS = 500_000_000
     model = Model()

@@ -1,4 +1,4 @@
-"""What a recording may keep of torch.func's tensors, and that it keeps no more: the GPU's figures are made up."""
+"""How much of torch.func's tensors a recording may keep, and that it keeps no more; the GPU's figures are made up."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_little_growth_closes_no_window():
 
 
 def recorded_calls(allowance: Allowance, steps: list[list[int]]) -> list[int]:
-    """How many calls of each step are recorded, if they take so much."""
+    """How many calls of each step are recorded if they take this much."""
     counts = []
     for step in steps:
         count = 0
@@ -151,7 +151,7 @@ def test_without_a_budget_no_call_is_recorded_not_even_one_that_seems_to_take_no
 
 
 class FakeMemory:
-    """A GPU of whose memory every look sees a megabyte more, ever."""
+    """A GPU whose memory allocated so far grows by a megabyte with each query."""
 
     def __init__(self, room: int = 0, grows: int = 0) -> None:
         self.room, self.grows, self.ever, self.now = room, grows, 0, 0
@@ -169,7 +169,7 @@ class FakeMemory:
 
 
 class Watched:
-    """A profiler with shapes and the watch next to it; what it has recorded."""
+    """A profiler with shapes together with the watch, and what it has recorded."""
 
     def __init__(self, budget: int = 0, warm: Any = None, memory: Any = None) -> None:
         self.budget, self.warm, self.memory = budget, warm, memory or FakeMemory()
@@ -332,7 +332,7 @@ def test_where_a_compiled_function_breaks_off_nothing_of_ours_is_compiled():
         return cube(x)
 
     frames = []
-    for watch in (contextlib.nullcontext(), contextlib.nullcontext(), Watched()):  # the first time of all compiles more
+    for watch in (contextlib.nullcontext(), contextlib.nullcontext(), Watched()):  # the very first call compiles more
         torch._dynamo.reset()
         counters = torch._dynamo.utils.counters
         counters.clear()

@@ -1,4 +1,5 @@
-"""Iterations of TRL's trainers under `gpuprof trace`: their phases, next to wall clocks put around them by hand."""
+"""Iterations of TRL's trainers under `gpuprof trace`: their phases, compared with wall clocks put around them by
+hand."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ need("torch", "transformers", "trl", "datasets")
 COVERED = 0.98
 """Share of an iteration in phases other than idle and other."""
 NEAR, NEAR_MS = 0.03, 0.25
-"""A phase is as long as the clock around it says: within this share, or, of short ones, this time."""
+"""A phase matches the clock around it within this share, or within this time if it is short."""
 PROGRAM = """
     import json, sys, torch
     from pathlib import Path
@@ -47,7 +48,7 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
     assert not errors_in(run.folder)
     lines = run.steps()
     for line in lines:
-        if line["stage"] == "after":  # nothing is marked any more
+        if line["stage"] == "after":  # nothing is marked any longer
             continue
         assert sum(line["phases_ns"].values()) == line["ns"]
     found = compared(lines, json.loads((tmp_path / "clocks.json").read_text()))
@@ -57,14 +58,14 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
         if phase["ms"]:
             off = abs(phase["ratio"] - 1)
             assert off <= NEAR or off * phase["ms"] <= NEAR_MS, (name, phase)
-    assert not nested(run.folder, "advantage", "generation")  # TRL moves generate's inputs as it does a batch
+    assert not nested(run.folder, "advantage", "generation")  # TRL moves generate's inputs the way it moves a batch
     diagnosis = gpuprof.diagnose(run.folder)
     assert is_valid(diagnosis)
     assert diagnosis.iteration is not None
     assert diagnosis.iteration.steps == 1
     waits = {one.name: one.waits for one in diagnosis.iteration.rewards}
     assert waits == {"judge_style": True, "judge_facts": True, "length": waits["length"]}
-    # Those with gradients are the forward pass of the training: the reference is what is left.
+    # Those with gradients are the training's forward pass; the rest is the reference model's.
     passes = diagnosis.iteration.log_probability_passes
     assert passes is not None and passes >= 1
     recorded = {one.phase for one in diagnosis.iteration.recorded}
@@ -72,7 +73,7 @@ def test_phases_of_a_trainer(tmp_path: Path, trainer: str):
 
 
 def nested(run: Path, inner: str, outer: str) -> int:
-    """How many spans of one phase begin within a span of another."""
+    """How many spans of a phase begin within a span of another phase."""
     lines = [json.loads(line) for path in run.glob("phases.*.jsonl") for line in path.read_text().splitlines()]
     begins = [one["begin_ns"] for one in lines if one.get("phase") == inner]
     around = [(one["begin_ns"], one["begin_ns"] + one["ns"]) for one in lines if one.get("phase") == outer]
@@ -82,7 +83,7 @@ def nested(run: Path, inner: str, outer: str) -> int:
 
 @pytest.mark.slow
 def test_a_long_iteration_is_recorded_in_part(tmp_path: Path):
-    """Of a long decode loop the first, middle and last steps are recorded; the training stalls for less than 3 s."""
+    """The first, middle and last steps of a long decode loop are recorded; the training stalls for less than 3 s."""
     run = trace(tmp_path, PROGRAM.format(trainer="grpo", steps=40, tokens=160, wait=0.4), "--no-report", "--stop")
     assert run.code == 0, run.stderr
     (window,) = run.rank()["windows"]
@@ -93,7 +94,7 @@ def test_a_long_iteration_is_recorded_in_part(tmp_path: Path):
     found = gpuprof.diagnose(run.folder).iteration
     assert found is not None and found.unrecorded is not None and found.generation is not None
     assert found.unrecorded.forwards == left_out
-    # What was left out and what was recorded are the whole of generation.
+    # What was left out and what was recorded add up to all of generation.
     recorded = next(one for one in found.recorded if one.phase == "generation")
     assert recorded.ns > 0
     assert found.generation.forwards > left_out

@@ -1,4 +1,5 @@
-"""`gpuprof try` as a user meets it: predicted and measured, nothing left behind however it ends, errors in one line."""
+"""`gpuprof try` as a user sees it: predicted and measured gains, nothing left behind however it ends, errors in one
+line."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ trial.OTHERS = 1e9
 from gpuprof.cli import main
 sys.exit(main())
 """
-"""`gpuprof`, but a stretch that is timed has the fewest steps, and it does not matter what else runs here."""
+"""`gpuprof`, but with the fewest steps in a timed stretch, and without regard to what else runs on the machine."""
 Try = Callable[..., subprocess.CompletedProcess[str]]
 
 WRITES = """
@@ -119,7 +120,7 @@ if __name__ == "__main__":
 
 
 def prepare(folder: Path, code: str = TRAINING) -> None:
-    """A training in a folder of the user's files."""
+    """Writes a training into a folder with the user's files."""
     write_training(folder, code)
     (folder / "kept.txt").write_text("kept")
     (folder / "grows.txt").write_text("first")
@@ -142,7 +143,7 @@ def tree_hash(folder: Path) -> str:
 
 
 def declare_flag(run: Path, name: str) -> None:
-    """Lets the recording have seen that the program declares a flag."""
+    """Makes the recording say that the program declares a flag."""
     rank = json.loads((run / "rank0.json").read_text())
     rank["program"] = {"flags": [{"names": [name], "kind": "value"}]}
     (run / "rank0.json").write_text(json.dumps(rank))
@@ -165,7 +166,7 @@ def run_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., su
 
 @pytest.mark.slow
 def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path):
-    # Waiting takes no CPU, so that the gain does not depend on what else runs here.
+    # Waiting takes no CPU, so that the gain does not depend on what else runs on the machine.
     prepare(tmp_path, TRAINING.replace("wait=0.001", "wait=0.002"))
     run = make_run(tmp_path, made_ms=16.0)
     before = tree_hash(tmp_path)
@@ -257,12 +258,12 @@ def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, run_try: Try
 )
 def test_nothing_is_left_behind_when_it_is_ended(tmp_path: Path, number: int):
     prepare(tmp_path)
-    (tmp_path / "train.py").write_text(WAITS)  # in a Python of its own, which has the trial in its environment
+    (tmp_path / "train.py").write_text(WAITS)  # in a new Python with the trial in its environment
     run = make_run(tmp_path)
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"command": [sys.executable, "train.py"]}))
     before = tree_hash(tmp_path)
-    scratch = Path(tempfile.mkdtemp(prefix="try-"))  # a short path, or it would not be used
+    scratch = Path(tempfile.mkdtemp(prefix="try-"))  # a short path, or it could not be used
     words = [sys.executable, "-m", "gpuprof", "try", "--fix", "input_workers=2", sys.executable, "train.py"]
     with subprocess.Popen(
         words, cwd=tmp_path, env=variables(TMPDIR=str(scratch)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -388,7 +389,7 @@ def test_a_command_that_is_recorded_first_inherits_none_of_our_packages(tmp_path
 
 @pytest.mark.slow
 def test_a_command_without_a_run_is_recorded_first_and_that_writes_nothing_either(tmp_path: Path):
-    # --stop ends the training, and what it would save by then must not replace what an earlier one has saved.
+    # --stop ends the training, and what it would save by then must not replace what an earlier training has saved.
     ends = "\nimport atexit\natexit.register((here / 'final.txt').write_text, 'the end')\n"
     prepare(tmp_path, TRAINING.replace(LOADER, ends + LOADER.replace("0.001", "0.002")))
     before = tree_hash(tmp_path)

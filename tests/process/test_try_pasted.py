@@ -1,4 +1,4 @@
-"""The commands that a diagnosis prints to settle a fix, pasted as they are, for every fix that can appear in one."""
+"""The commands that a diagnosis prints to try a fix, pasted unchanged, for every fix that can appear in one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES = {
     "optimizer": ("fused", "foreach"),
     "trainer_arguments": ("max_completion_length=60", 'generation_kwargs={"cache_implementation":"static"}'),
 }  # fmt: skip
-"""Values that findings give patches, next to none, which stands for the patch's default."""
+"""Values that findings give patches, besides none, which means the patch's default."""
 PASTED = [
     Patch(name, value)
     for name in NAMES
@@ -35,12 +35,12 @@ PASTED = [
 
 
 class Chosen(GpuprofError):
-    """In place of the trial: which fixes it would try, on which command."""
+    """Stands in for the trial: which fixes it would try, on which command."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The latest run of the folder."""
+    """The latest run in the folder."""
     write_training(tmp_path, "train(net(), torch.utils.data.DataLoader(Data(), batch_size=8))")
     return make_run(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Each patch of `gpuprof try` on a real little training on the CPU: it takes effect, or says why it does not."""
+"""Each patch of `gpuprof try` on a small real training on the CPU: it takes effect, or says why not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ train(model, loader)
 )
 
 TIMED_S = 0.5
-"""Seconds of stretches whose lengths are compared."""
+"""Length in seconds of the stretches that are compared."""
 
 
 def nothing_left(folder: Path) -> bool:
@@ -69,7 +69,7 @@ def test_compiled_code_of_each_variant_is_kept_apart(tmp_path: Path):
 
 
 def test_nothing_runs_on_if_a_signal_comes_as_a_process_is_started(monkeypatch: pytest.MonkeyPatch):
-    """Before anyone but the system knows of the process."""
+    """The signal comes before anything but the system knows the process."""
     really, seen = subprocess.Popen, list[subprocess.Popen[bytes]]()
 
     def interrupted(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -172,7 +172,7 @@ def test_a_model_is_compiled_after_its_first_step(tmp_path: Path):
 
 
 def reasons(outcome: Outcome) -> dict[str, str]:
-    """Why each fix was not applied, of a process in which none was."""
+    """Why each fix was not applied, in a process where none was."""
     assert outcome.process.error is None, outcome.process.error
     (rank,) = outcome.ranks
     assert not any(patch["applied"] for patch in rank["patches"]), rank["patches"]

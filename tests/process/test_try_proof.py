@@ -1,4 +1,5 @@
-"""The programs of `benchmarks.try_proof` with tiny shapes: each is timed with its fixes, applied and made by hand."""
+"""The programs of `benchmarks.try_proof` with tiny shapes: each is timed with its fixes, both applied by gpuprof and
+made by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from gpuprof.trial.trial import Fix
 
 SECONDS, LIMIT_S = 0.1, 200.0
 SEEN = ("input_workers", "recompute")
-"""Fixes whose patches see whether the program makes them itself."""
+"""Fixes whose patches notice if the program makes them itself."""
 NEEDS_GPU = {"tf32": "there is no GPU"}
 
 
@@ -33,7 +34,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def timed(program: Program, fix: str, fixes: list[Fix], changes: bool = True) -> Outcome:
-    """One process of a program with a fix made by hand, and others applied from outside, or only looked for."""
+    """Runs a process of a program with one fix made by hand, and others applied from outside or only looked for."""
     python, *words = program.command(fix, Path.cwd(), tiny=True)
     python = python if program.module else warm_python()
     with Starter(Target((python, *words), program.name, sys.executable, True, ()), network=False) as starter:

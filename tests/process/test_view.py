@@ -1,4 +1,4 @@
-"""`gpuprof view`: one file, for one page, and for no one else. A real server in a real process."""
+"""`gpuprof view` serves one file to one page, and to nothing else. A real server in a real process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory) -> Path:
-    """Its name would end the URL, and a header's line."""
+    """Its name would end the URL and a header line if not escaped."""
     builder = TraceBuilder()
     for i in range(3):
         builder.step(i, i * MS, (i + 1) * MS).op("aten::mm", i * MS + 10, i * MS + 900)
@@ -56,7 +56,7 @@ def recording(tmp_path_factory) -> Path:
 
 
 class Serving:
-    """A running `gpuprof view`, its port, and the path of its file."""
+    """A running `gpuprof view`, its port and the path of its file."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, path: str, said: str) -> None:
         self.process, self.port, self.path, self.said = process, port, path, said
@@ -123,7 +123,7 @@ def test_perfetto_may_read_it_and_no_other_page(serving):
 
 
 def test_a_browser_lets_perfetto_read_it_and_no_other_page(serving, chromium):
-    """Pages of both origins, played by the test, in a real browser."""
+    """Pages of both origins, served by the test, in a real browser."""
     from playwright.sync_api import Error
 
     fetch = "url => fetch(url).then(r => r.arrayBuffer()).then(b => b.byteLength).catch(e => String(e))"
@@ -205,7 +205,7 @@ def test_a_taken_port_is_one_line(serving, recording):
 def test_ctrl_c_ends_it_and_leaves_nothing(recording, tmp_path, number):
     found = start(recording, "--no-open", "--port", free_port(), TMPDIR=str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
-    with socket.create_connection(("127.0.0.1", found.port)) as half:  # a client that breaks off says nothing here
+    with socket.create_connection(("127.0.0.1", found.port)) as half:  # a client that disconnects causes no message
         half.sendall(b"GET / HT")
     found.process.send_signal(number)
     _, rest = found.process.communicate(timeout=30)
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(recording, tmp_path, number):
 
 
 def test_a_browser_is_opened(recording, tmp_path):
-    """The one that the BROWSER variable names, which here notes what it is given."""
+    """The browser that the BROWSER variable names, which here notes its arguments."""
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/opened\n')
     browser.chmod(0o755)

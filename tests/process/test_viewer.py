@@ -18,7 +18,7 @@ ASSETS = ROOT / "gpuprof" / "report" / "page" / "assets"
 
 @pytest.fixture(scope="module")
 def tools() -> None:
-    """node, npm and what `npm ci` installs; a test that asks for them is skipped where they are not."""
+    """node, npm and what `npm ci` installs; a test that uses this is skipped where they are missing."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program}")
@@ -27,7 +27,7 @@ def tools() -> None:
 
 
 def sources_digest() -> str:
-    """What `digest` of viewer/build.mjs says of the sources that are there."""
+    """The digest of the sources as `digest` of viewer/build.mjs computes it."""
     digest = hashlib.sha256()
     names = sorted(path.relative_to(VIEWER).as_posix() for path in (VIEWER / "src").rglob("*") if path.is_file())
     for name in names:
@@ -39,7 +39,7 @@ def sources_digest() -> str:
 
 
 def in_viewer(*command: str) -> None:
-    """Runs a command there and shows all that it says if it fails."""
+    """Runs a command in viewer/ and shows all its output if it fails."""
     done = subprocess.run(
         command, cwd=VIEWER, env={**os.environ, "NO_COLOR": "1", "npm_config_update_notifier": "false"},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200,
@@ -48,7 +48,7 @@ def in_viewer(*command: str) -> None:
 
 
 def test_the_bundle_was_built_from_these_sources():
-    """Seen without node, so that whoever changes a source and forgets `make viewer` hears of it."""
+    """Checked without node, so that whoever changes a source and forgets `make viewer` notices."""
     assert (ASSETS / "sources.sha256").read_text() == f"{sources_digest()}\n", "make viewer, and commit what it changes"
 
 
@@ -61,7 +61,7 @@ def test_a_build_makes_the_same_files(tools, tmp_path: Path):
 
 
 def content(path: Path) -> bytes:
-    """What a file holds; packed, it may differ from one zlib to the next."""
+    """The unpacked content of a file, as packed files may differ between versions of zlib."""
     data = path.read_bytes()
     return gzip.decompress(data) if path.suffix == ".gz" else data
 

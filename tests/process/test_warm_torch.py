@@ -1,4 +1,4 @@
-"""The Python of the tests that has imported torch already: scripts meet what they meet in the interpreter itself."""
+"""The tests' Python that has imported torch already: for scripts it is the same as the interpreter itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes as a trace has them, whatever is in their text."""
+"""Shapes as a trace has them, whatever their text holds."""
 
 from __future__ import annotations
 

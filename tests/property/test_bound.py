@@ -1,4 +1,4 @@
-"""What binds a step: one rule, whatever it is asked about."""
+"""What limits a step: one rule for all resources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARES = st.floats(0, 1.2, allow_nan=False)
 
 @st.composite
 def gains(draw: st.DrawFn) -> Sensitivities:
-    """Any resources, with a device whose parts make up some of it."""
+    """Gains of any resources, with a device whose parts make up some of its gain."""
     device = draw(SHARES)
     cuts = sorted(draw(st.tuples(*[st.floats(0, 1)] * 3)))
     parts = dict(zip(PARTS, (device * (b - a) for a, b in itertools.pairwise([0.0, *cuts])), strict=True))
@@ -40,7 +40,7 @@ def asked(found: Sensitivities, absent: dict[str, float] | None, unknown: float 
 
 
 def resource(found: Sensitivities, absent: dict[str, float] | None, unknown: float = 0.0) -> str | None:
-    """The verdict with the device as one: nothing but the device is known to bind by a part."""
+    """The verdict with the device as a whole: only the device can be the limit through one of its parts."""
     bound = asked(replace(found, compute=found.device, memory=0.0, latency=0.0), absent, unknown)
     return "device" if bound == "compute" else bound
 
@@ -98,7 +98,7 @@ def test_a_verdict_holds_whatever_the_unknown_time_turns_out_to_be(found, absent
 
 @st.composite
 def serial_programs(draw: st.DrawFn) -> tuple[Program, dict[str, int]]:
-    """Steps in which one thing happens after the other, and the ns of each resource in a step."""
+    """Steps in which everything happens in sequence, and the ns of each resource per step."""
     took = {name: draw(st.integers(0, 20)) * MS for name in ("host", "input", "transfer", "device")}
     took["device"] += MS
     program = Program()

@@ -1,4 +1,4 @@
-"""The budget of the mean step: exact to the nanosecond, and right about lumps that are put in on purpose."""
+"""The budget of the mean step: exact to the nanosecond, and right about irregular costs put in on purpose."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int =
     st.tuples(st.sampled_from((2, 4, 8, 10, 20)), st.integers(1 * MS, 500 * MS)), max_size=5,
 ))  # fmt: skip
 def test_known_lumps_are_found_with_their_cost(lumps: dict[str, tuple[int, int]]):
-    lumps = {cause: one for cause, one in lumps.items() if (cause, one[0]) != ("input", 2)}  # half of all is usual
+    lumps = {cause: one for cause, one in lumps.items() if (cause, one[0]) != ("input", 2)}  # half are usual
     found = budget(with_lumps(lumps))
     assert found is not None
     means = {one.cause: one.mean_ns for one in found.excess}
@@ -140,7 +140,7 @@ def test_an_event_that_costs_next_to_nothing_was_seen_all_the_same():
 
 
 def test_what_becomes_rarer_enters_the_remaining_time_as_expected():
-    """New lengths in a third of the steps so far, and 60 more in the 1000 to come."""
+    """A third of the steps so far had new lengths, and 60 of the next 1000 will."""
     stretch = with_lumps(
         {"new_shapes": (3, 90 * MS)}, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 60 * 90 * MS},
         total_steps=1120,

@@ -1,4 +1,4 @@
-"""The rank-sum test of two recordings' steps, compared with counting, and where it says nothing."""
+"""The rank-sum test of two recordings' steps, compared with counting, and when it gives no answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a comparison sum to the whole, whatever differs."""
+"""The parts of a comparison sum to the whole, whatever differs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_mechanisms_and_the_rest_sum_to_the_difference(a, b, ratio):
     found = explain(a, b, work)
     found_there = sum(sum(phases.values()) for _, phases in found.parts)
     assert found_there + found.rest_ns == b.side.step_ns - a.side.step_ns
-    # Nothing that costs time is said to have saved some.
+    # Nothing that costs time is reported as a saving.
     assert all(one.more * sum(phases.values()) >= 0 for one, phases in found.parts)
 
 

@@ -1,4 +1,4 @@
-"""What kernels move and compute: bounds that hold for any numbers."""
+"""What kernels move and compute: limits that hold for any numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpuprof.costs.work import KernelWork
 def test_a_product_reads_its_factors_once_at_least(left, right, rows, columns, other_bytes):
     read = traffic(left, right, rows, columns, other_bytes, 50e6)
     assert read >= (left + right) * (1 - 1e-12)
-    assert read <= left * columns + right * rows + left + right  # each tile on its own
+    assert read <= left * columns + right * rows + left + right  # each tile separately
     if left + right <= 50e6 or rows * columns <= other_bytes:
         assert read == pytest.approx(left + right)
 

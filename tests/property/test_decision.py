@@ -1,7 +1,6 @@
-"""`gpuprof try` confirms what gains and not what does not: false and true confirmations by simulation.
-
-A trial is played as it runs: a process as it is before each round and after the last, a look after each of up to ten
-rounds. Process i takes exp(noise i), with the fix that over the gain.
+"""`gpuprof try` confirms fixes that gain and no others: false and true confirmations by simulation. A trial is
+simulated as it runs: an unchanged process before each round and after the last, and a decision after each of up to ten
+rounds. Process i takes exp(noise i), and with the fix that divided by the gain.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def drifting(draw: Draw, n: int) -> np.ndarray:
 
 
 def wandering(draw: Draw, n: int) -> np.ndarray:
-    """Neighbours are alike."""
+    """Consecutive processes are similar."""
     found = 0.03 * draw.standard_normal(n)
     for i in range(1, n):
         found[i] += 0.7 * found[i - 1]
@@ -63,7 +62,8 @@ NOISES: dict[str, Noise] = {
 
 
 def confirmed(noise: Noise, gain: float, trials: int = TRIALS) -> np.ndarray:
-    """Share of trials in which the fix is confirmed by each round; by a trial that says slower it never is."""
+    """Share of trials in which the fix is confirmed by each round; a trial that ends with "slower" never confirms
+    it."""
     draw, by_round = np.random.default_rng(7), np.zeros(ROUNDS + 1)
     for _ in range(trials):
         steps = 10 * np.exp(noise(draw, 2 * ROUNDS + 1))
@@ -104,7 +104,7 @@ def test_on_full_cpus_nothing_is_confirmed():
     found = judge.judged("fix", full)
     assert found and found.decision is None and found.gain.expected == pytest.approx(2.0)
     assert found.why == "other programs kept the CPUs full in 9 of 9 processes, which confirm nothing"
-    # Two rounds in quiet decide.
+    # Without noise two rounds decide.
     assert getattr(judge.judged("fix", [*full, *(process(*one) for one in steps[:5])]), "decision", None) == "confirmed"
 
 

@@ -1,4 +1,4 @@
-"""Stretches of a finding's evidence against a plain loop."""
+"""Stretches of a finding's evidence, compared with a plain loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model through measured peaks, for any training whose memory is what it assumes."""
+"""The model of measured peaks, for any training whose memory follows its assumptions."""
 
 from __future__ import annotations
 

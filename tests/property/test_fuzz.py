@@ -41,9 +41,9 @@ HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_func
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"}
 HOST_EVENTS = 90
 CASES = int(os.environ.get("GPUPROF_FUZZ_CASES", times(2)))
-"""Of each kind of damage to each recording."""
+"""Number of cases for each kind of damage to each recording."""
 PROCESSES = frozenset({10, 30}) if CASES >= 50 else frozenset()
-"""Cases of a kind that go through processes of their own: those show nothing of the file that others do not."""
+"""The cases of a kind that get separate processes, which show nothing more about the file than the others."""
 
 Events = list[dict]
 
@@ -61,7 +61,7 @@ def naming_the_case(case: int) -> Iterator[None]:
 
 
 def diagnose(path: Path, data: bytes) -> Diagnosis | None:
-    """The diagnosis of a document, checked; None if gpuprof says in one line that it cannot."""
+    """The checked diagnosis of a document; None if gpuprof says in one line that it cannot diagnose it."""
     path.write_bytes(data)
     try:
         diagnosis = gpuprof.diagnose(path)
@@ -95,7 +95,7 @@ def slices() -> list[TraceBuilder]:
 
 
 def two_steps(events: Events, top_level: dict) -> TraceBuilder:
-    """A stretch of the middle of the recording, twice, each time inside a ProfilerStep."""
+    """A stretch from the middle of the recording, twice, each time inside a ProfilerStep."""
     host = sorted((e for e in events if e.get("cat") in HOST), key=lambda e: e["ts"])
     middle = len(host) // 2
     chosen = [e for e in host[middle : middle + HOST_EVENTS] if not e["name"].startswith("ProfilerStep")]
@@ -117,7 +117,7 @@ def two_steps(events: Events, top_level: dict) -> TraceBuilder:
 
 
 def moved(event: dict, shift: int, number: int) -> dict:
-    """A copy of an event, later and with ids of its own."""
+    """A copy of an event, later and with new ids."""
     event = event | {"ts": event["ts"] + shift}
     if "id" in event:
         event["id"] += number * 10**9
@@ -246,7 +246,7 @@ def delete(text: bytes, rng: random.Random) -> bytes:
 
 
 def paste(text: bytes, rng: random.Random) -> bytes:
-    """A piece of the text (or of nothing known) in another place."""
+    """A piece of the text (or other bytes) in another place."""
     for _ in range(rng.choice([1, 3, 10])):
         at, to = rng.randrange(len(text)), rng.randrange(len(text))
         length = rng.choice([1, 5, 200, 5000])
@@ -383,7 +383,7 @@ def damaged(damage: Callable, recording: int, case: int) -> bytes:
 
 
 def answered(found: Diagnosis | None, path: Path, command: Callable) -> None:
-    """What the command prints of a file is what the API says of it."""
+    """Checks that the command prints the same for a file as the API returns."""
     for option in ("--json", "-v"):
         done = command("diagnose", path, option)
         assert "Traceback" not in done.stderr and "please report it" not in done.stderr
@@ -427,7 +427,7 @@ def test_the_numbers_of_threads_change_nothing(tmp_path: Path):
 
 
 def without_tracks(diagnosis: Diagnosis) -> dict:
-    """The same without the names of threads, which evidence tells."""
+    """The numbers of a diagnosis without the names of threads in its evidence."""
     found = numbers(diagnosis)
     for finding in (*found["findings"], *found["worth_trying"]):
         for evidence in finding["evidence"]:

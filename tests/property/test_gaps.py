@@ -1,4 +1,4 @@
-"""Causes of gaps: nanosecond by nanosecond against a plain reading of the definition."""
+"""Causes of gaps: compared nanosecond by nanosecond with a plain implementation of the definition."""
 
 from __future__ import annotations
 

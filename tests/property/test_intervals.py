@@ -1,4 +1,4 @@
-"""Interval algebra against sets of integers."""
+"""Interval algebra, compared with sets of integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The queue of a DataLoader's workers against a plain event-by-event simulation, and against what must hold."""
+"""The queue of a DataLoader's workers, compared with a plain event-by-event simulation, and properties that must
+hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a footprint, for any recorded peak."""
+"""Changes to a footprint, for any recorded peak."""
 
 from __future__ import annotations
 

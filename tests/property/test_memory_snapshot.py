@@ -1,4 +1,4 @@
-"""Owners, phases and lines sum to the peak exactly, whatever the history; compared with a plain replay of it all."""
+"""Owners, phases and lines sum to the peak exactly, whatever the history; compared with a plain replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (1, 511, 512, 4096, 1 << 20, (1 << 20) + 7, 21 << 20)
 
 @dataclass
 class State:
-    """What is in use after an event, by name."""
+    """What is in use after an event, by kind."""
 
     live: dict[int, tuple[int, int, bool]]
     """Address → (bytes, number of its stack, whether it waits)."""
@@ -48,7 +48,7 @@ commands = st.lists(
 
 
 def played(steps: list[tuple[str, int, int, int]], most: int | None) -> tuple[Allocator, list[State]]:
-    """Plays commands; the state before the first event and after each, from a plain book-keeping of its own."""
+    """Plays commands; returns the state before the first event and after each, from plain separate book-keeping."""
     allocator, states, live = Allocator(most=most), [State({}, 0)], {}
 
     def note(before: int) -> None:

@@ -1,4 +1,4 @@
-"""Parents, innermost spans and own times against plain loops."""
+"""Parents, innermost spans and own times, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def columns(rows):
 
 
 def latest_earlier(rows, suits) -> list[int]:
-    """Per span the last one of its thread before it, by (start, longest first, file order), that suits it, or -1."""
+    """For each span the last one of its thread before it, by (start, longest first, file order), that satisfies the
+    condition, or -1."""
     order = sorted(range(len(rows)), key=lambda i: (rows[i][0], rows[i][1], -rows[i][2], i))
     found = [-1] * len(rows)
     for at, i in enumerate(order):
@@ -88,7 +89,7 @@ def test_an_optimizer_range_that_outlives_its_step_adopts_nothing_of_the_next():
 
 
 def test_a_span_that_ends_later_by_rounding_is_inside():
-    """Of 0.9 to 10.1 µs and 1.0 to 10.0 µs, in whole microseconds."""
+    """Spans of 0.9 to 10.1 µs and 1.0 to 10.0 µs, rounded to whole microseconds."""
     start, end, thread = np.array([0, 1000]), np.array([9000, 10_000]), np.zeros(2, np.int32)
     assert nest(thread, start, end).parent.tolist() == [-1, 0]
 

@@ -1,4 +1,5 @@
-"""Exports that are damaged, incomplete or hostile, and what is none: an answer, or one line, and never a traceback."""
+"""Exports that are damaged, incomplete or hostile, and files that are no export: an answer or one line, never a
+traceback."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_without_any_one_table(how: str, tmp_path: Path):
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 24])
 def test_without_any_one_column(every: int, tmp_path: Path):
-    """Of all tables; in the quick run every 24th column."""
+    """Each column of all tables; every 24th in the quick run."""
     path, spoilt = complete().write(tmp_path / "a.sqlite"), tmp_path / "b.sqlite"
     for table, column in columns_of(*make_nsys.TABLES)[::every]:
         spoilt.write_bytes(path.read_bytes())
@@ -42,9 +43,9 @@ ODD = (None, "text", -1, -(2**63), 2**63 - 1, 1e300, b"\xff\xfe", 2**40)
 
 
 def test_odd_values_in_any_one_column(tmp_path: Path):
-    """One row of a table has a value that is no such thing."""
+    """One row of a table has a value that the column cannot have."""
     path, spoilt = complete().write(tmp_path / "a.sqlite"), tmp_path / "b.sqlite"
-    for number, (table, column) in enumerate(columns_of(*MOST_USED)[::6]):  # the slow test has all
+    for number, (table, column) in enumerate(columns_of(*MOST_USED)[::6]):  # the slow test has all columns
         spoilt.write_bytes(path.read_bytes())
         with closing(sqlite3.connect(spoilt)) as database, database:
             value = ODD[number % len(ODD)]

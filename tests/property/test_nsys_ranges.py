@@ -1,4 +1,4 @@
-"""The work of NVTX ranges and the GPU's activity, against loops over rows.
+"""The work of NVTX ranges and the GPU's activity, compared with loops over rows.
 
 For each kernel or copy its launch, for each launch the ranges that were open; for each nanosecond what ran in it.
 """
@@ -72,7 +72,7 @@ def test_projection_equals_the_loop(program, shuffle: int, tmp_path: Path):
 
 
 def without_names(rows: Counter) -> Counter:
-    """Of two ranges with the same times and work either may bear either name."""
+    """Two ranges with the same times and work may have each other's names."""
     found = Counter()
     for (_, *rest), count in rows.items():
         found[tuple(rest)] += count
@@ -85,7 +85,7 @@ def without_names(rows: Counter) -> Counter:
     begun=st.lists(st.integers(0, 550), max_size=12),
 )
 def test_ranges_that_overlap_own_what_they_were_open_for(spans, begun, tmp_path: Path):
-    """Ranges of nvtxRangeStart need not nest: one that begins in another may outlast it."""
+    """Ranges of nvtxRangeStart need not nest: a range that begins in another may outlast it."""
     ranges = [(f"r{i}", MAIN, a, a + ns) for i, (a, ns) in enumerate(spans)] + [("whole", MAIN, 0, 2_000)]
     launches = [(MAIN, t, t + 3, t + 8) for t in begun]
     timeline = timeline_of(made(ranges, launches, START_END).write(tmp_path / "a.sqlite"))
@@ -93,7 +93,7 @@ def test_ranges_that_overlap_own_what_they_were_open_for(spans, begun, tmp_path:
 
 
 def slow_activity(work: list[tuple[int, int]], group: list[int], times: list[int], values: list[int]) -> dict:
-    """Group → (mean percent, ns), nanosecond by nanosecond: a sample's value is shared out over what ran in it.
+    """Group → (mean percent, ns), nanosecond by nanosecond: a sample's value is divided among what ran in it.
 
     Samples that are mostly a pause do not count.
     """

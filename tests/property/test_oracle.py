@@ -1,4 +1,5 @@
-"""The oracle of the replay: by hand, against a simulator that is slower still, and what it runs is possible."""
+"""The replay's oracle: compared with results worked out by hand and with an even slower simulator, and checked to
+produce only possible runs."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ HALF, TWICE = Fraction(1, 2), Fraction(2)
 
 
 def executed(*body: Instruction, rates: Rates = UNCHANGED, **machine: int) -> Executed:
-    """A program of one step on the machine above, or one that differs from it."""
+    """Runs a program of one step on the machine above, or on one with differences."""
     return run(Program((body,)), replace(MACHINE, **machine), rates)
 
 
@@ -48,7 +49,7 @@ def spans(done: Executed) -> list[tuple[int, int]]:
     return [(work.start, work.end) for work in done.work]
 
 
-# ---- the oracle, by hand
+# ---- the oracle, compared with results worked out by hand
 
 
 def test_a_launch_starts_after_its_latency_and_the_next_after_a_gap():
@@ -163,7 +164,7 @@ def launched_at(done: Executed, m: Machine) -> dict[int, int]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_runs_are_possible(seed: int):
-    """What no machine can do does not happen: overlaps on a thread or a stream, work before its launch."""
+    """Nothing impossible happens: no overlaps on a thread or a stream, no work before its launch."""
     case = make_case(seeded(seed))
     done, m = run(case.program, case.machine), case.machine
     launched = launched_at(done, m)
@@ -191,7 +192,7 @@ def test_runs_are_possible(seed: int):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_runs_show_every_constant(seed: int):
-    """Or no reader of the trace could know it."""
+    """Otherwise no reader of the trace could know it."""
     case = make_case(seeded(seed))
     done, m = run(case.program, case.machine), case.machine
     calls = {s.correlation: s for s in done.host if s.correlation}
@@ -218,7 +219,7 @@ def test_runs_show_every_constant(seed: int):
 
 
 def test_programs_are_of_all_kinds():
-    """The generator reaches what it is there for."""
+    """The generator reaches all that it is meant to cover."""
     runs = [(case, run(case.program, case.machine)) for case in map(make_case, map(seeded, range(60)))]
     names = [{span.name for span in done.host} for _, done in runs]
     assert all(

@@ -1,4 +1,4 @@
-"""Exports and traces of random programs, paired: every op is placed around its launches."""
+"""Paired exports and traces of random programs: every op is placed around its launches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gpuprof.tracefile.trace import Trace
 
 @st.composite
 def programs(draw):
-    """Steps of one program: moments in order, each what happens on which thread."""
+    """Steps of one program, as moments in order: what happens on which thread."""
     token = st.sampled_from(("open", "open", "close", "launch", "launch", "copy"))
     tokens = draw(st.lists(st.tuples(token, st.booleans()), min_size=4, max_size=30))
     return [("launch", False), *tokens, ("launch", True)]
 
 
 def recorded(program: list[tuple[str, bool]], steps: int, seed: int | None) -> tuple[NsysBuilder, TraceBuilder]:
-    """The program by both; `seed`: both have a pace of their own, None: the same times."""
+    """The program recorded by both; with a `seed` each has its own pace, with None the same times."""
     nsys, torch = NsysBuilder(), TraceBuilder()
     if seed is None:
         played(program, steps, None, nsys, torch)
@@ -115,7 +115,7 @@ def test_ops_are_placed_around_their_launches_at_any_pace(program, seed: int, st
 
 
 def test_one_more_copy_in_a_step_is_no_other_program(tmp_path: Path):
-    """A step that logs has a copy more; its kernels are matched in order, and so are the copies of other kinds."""
+    """A step that logs has one more copy; its kernels are matched in order, and so are the copies of other kinds."""
     program = [("open", False), *[("launch", False)] * 20, ("close", False), ("launch", True)]
     nsys, torch = recorded(program, 2, 3)
     end = max(row["end"] for row in nsys.rows["NVTX_EVENTS"])

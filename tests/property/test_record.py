@@ -1,4 +1,4 @@
-"""Where steps end and what they are used for, whatever the training does."""
+"""Where steps end and how they are used, whatever the training does."""
 
 from __future__ import annotations
 

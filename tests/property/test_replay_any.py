@@ -1,4 +1,4 @@
-"""Whatever was recorded, it can be replayed."""
+"""Any recording can be replayed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKWARD: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 1}
 
 @st.composite
 def any_recordings(draw: st.DrawFn) -> TraceBuilder:
-    """Some calls, work and ops at any time, on any thread, stream and device: what no program did."""
+    """Calls, work and ops at any times, on any threads, streams and devices, as no program would produce them."""
     at = st.integers(0, 300)
     trace = TraceBuilder(gpus=2)
     for number in range(draw(st.integers(0, 2))):
@@ -57,7 +57,7 @@ def any_recordings(draw: st.DrawFn) -> TraceBuilder:
 
 
 def check_total(trace: TraceBuilder, folder: Path) -> None:
-    """Whatever was recorded, there is a graph, its times are times, and its durations are none below zero."""
+    """Checks that any recording has a graph with valid times and without negative durations."""
     timeline = build_timeline(read_trace(trace.write(folder / "trace.json")))
     if timeline is None:
         return

@@ -1,5 +1,5 @@
-"""The replay against its oracle: given the trace of a random program only, it must say what the program would do
-with a resource made faster or slower, to the nanosecond."""
+"""The replay compared with its oracle: given only the trace of a random program, it must predict to the nanosecond what
+the program would do with a resource made faster or slower."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def starts_as_recorded(recorded: Executed, rerun: Executed) -> list[Work]:
 
 
 def check_replay(case: Case, folder: Path) -> None:
-    """The replay of the trace says of every change what the oracle says."""
+    """Checks that the trace's replay agrees with the oracle for every change."""
     recorded, timeline = read(case, folder, origin=5_000_001)
     graph = build(timeline)
     for name, rates in CHANGES.items():
@@ -181,7 +181,7 @@ ALONE: dict[str, list[Instruction]] = {
     "a backward with a copy that blocks": [Backward((engine(Launch(7, 40_000, "copy", blocking=True)),)), Cpu(400)],
     "a host that runs ahead": launches(7, 20, 30_000),
 }  # fmt: skip
-"""What may go wrong, each alone: the body of two steps."""
+"""What may go wrong, one case at a time: the body of two steps."""
 
 FULL: dict[str, list[Instruction]] = {
     "a queue that is full": launches(7, 12, 20_000),
@@ -205,7 +205,8 @@ FULL: dict[str, list[Instruction]] = {
 @pytest.mark.parametrize("name", [*ALONE, *FULL])
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 def test_the_replay_knows(name: str, ahead: bool, tmp_path: Path):
-    """Behind what shows the machine, and, `ahead`, behind a long kernel too, so that other edges bind."""
+    """After events that show the machine's constants, and with `ahead` also after a long kernel, so that other edges
+    determine the times."""
     machine = REAL if name in ALONE else replace(REAL, queue_items=4, copy_own_ns=60_000)
     shown = showing(machine, (7, 13), 4, 25_000, 400, device_sync=True)
     body = [*launches(7, int(ahead), 300_000), *(ALONE.get(name) or FULL[name])]
@@ -226,8 +227,8 @@ def test_the_replay_takes_a_thread_s_own_events_first(tmp_path: Path):
 
 
 def test_a_buffer_waits_for_what_read_it_last(tmp_path: Path):
-    """Copies into two buffers by turns, the host far ahead: each waits for an event that is not the last recorded one,
-    and nothing says which it is, as with cudaEventRecordWithFlags."""
+    """Copies into two alternating buffers with the host far ahead: each waits for an event that is not the last
+    recorded one, and nothing says which, as with cudaEventRecordWithFlags."""
     shown = showing(REAL, (7, 13), 4, 25_000, 400, device_sync=True)
     body: list[Instruction] = [Launch(7, 400_000), Record(7, 0)]
     for turn in range(8):
@@ -258,7 +259,7 @@ def test_the_replay_says_what_the_oracle_says_of_thousands(block: int, tmp_path:
 
 @pytest.mark.parametrize("seed", seeds(20))
 def test_the_second_round_is_the_program_run_on(seed: int, tmp_path: Path):
-    """In a loop, what one round leaves running is what the next one finds."""
+    """In a loop, what one round leaves running is still running when the next begins."""
     case = make_case(seeded(seed), threads=1)
     recorded, timeline = read(case, tmp_path)
     graph = build(timeline)
@@ -272,8 +273,8 @@ def test_the_second_round_is_the_program_run_on(seed: int, tmp_path: Path):
 
 @pytest.mark.parametrize("change", ["nothing", "device halved", "device doubled", "host doubled"])
 def test_a_queue_that_was_full_when_the_recording_began(change: str, tmp_path: Path):
-    """Of a loop that has long been limited by the GPU only the last steps were recorded: their first launches wait for
-    work whose own launches were not."""
+    """Only the last steps of a loop that has long been limited by the GPU were recorded: their first launches wait for
+    work whose own launches were not recorded."""
     machine = replace(REAL, queue_items=thresholds.QUEUE_ITEMS.whole)
     body = [part for _ in range(thresholds.QUEUE_ITEMS.whole // 2) for part in (Cpu(9_000), Launch(7, 40_000))]
 

@@ -1,4 +1,4 @@
-"""Run folders that are damaged get a diagnosis or one line."""
+"""Damaged run folders get a diagnosis or one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of the step time, as `gpuprof attach --watch` sees them, on steps that are made up."""
+"""Changes of the step time, as `gpuprof attach --watch` sees them, with made-up steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuprof.attach.changes import BLOCK_STEPS, RECENT_BLOCKS, REFERENCE_BLOCKS,
 from gpuprof.calibration import watch as watch_calibrated
 
 BEFORE = SETTLING_STEPS + BLOCK_STEPS * REFERENCE_BLOCKS
-"""Steps until the usual level is known."""
+"""Number of steps until the usual level is known."""
 seeds = st.integers(0, 2**32)
 
 

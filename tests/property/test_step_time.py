@@ -1,4 +1,4 @@
-"""The line through the times of steps of unequal work."""
+"""The line fitted to the times of steps of unequal work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ amounts = st.lists(
 @given(amounts)
 @budget(100)
 def test_the_line_is_that_of_least_squares(rows):
-    """Against a search that knows no formula: least squares over slopes from 0 on."""
+    """Compared with a plain search: least squares over slopes from 0 on."""
     ns, work = (np.array(column, np.float64) for column in zip(*rows, strict=True))
     start, slope = line(work, ns)
     assert slope >= 0
@@ -33,7 +33,7 @@ def test_the_line_is_that_of_least_squares(rows):
         if tilted >= 0:
             centred = float(np.mean(ns - tilted * work))
             assert best <= error(centred, tilted) * (1 + 1e-6) + 1
-    # And against numpy's own, where its slope is allowed.
+    # And with numpy's own, where its slope is allowed.
     theirs = np.polyfit(work - work.mean(), ns, 1)
     assert slope == pytest.approx(max(theirs[0], 0), rel=1e-6, abs=1e-6 * scale)
 

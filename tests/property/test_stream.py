@@ -1,4 +1,4 @@
-"""The streaming reader finds what plain JSON and the small reader find, whatever the layout, blocks or damage."""
+"""The streaming reader finds the same as plain JSON and the small reader, whatever the layout, blocks or damage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gpuprof.tracefile.kineto.msgspec_reader import NO_END
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """Where scanner and parser disagree, fail, rather than read the file in the slow way."""
+    """Fail where scanner and parser disagree, instead of reading the file the slow way."""
     monkeypatch.setenv("GPUPROF_DEBUG", "1")
 
 
@@ -94,7 +94,7 @@ def unless_other_type(values) -> st.SearchStrategy:
     return st.one_of(values, values, values, JSON)
 
 
-# Of keys that fill the same field only one, since no profiler writes two of them into an event.
+# Only one of the keys that fill the same field, since no profiler writes two of them into an event.
 _NUMBER_KEYS = {field: key for key, field in reversed(layout.NUMBER_KEYS.items())}
 ARGS = st.fixed_dictionaries(
     {},
@@ -237,7 +237,7 @@ BYTES = st.sampled_from([*b'"\\{}[],: \n\0\x01\xff\xc3', *b"0a-.eN"])
 @budget(40)
 @given(data=st.data(), block_bytes=st.sampled_from([96, 400, 1 << 20]))
 def test_damage_costs_hardly_more_than_cutting_at_separators(name, data, block_bytes, file):
-    """One damage costs no more; of several each further one may cost one event more, where they lie together."""
+    """A single damage costs no more; each further one may cost one more event where they are close together."""
     whole = bytearray(LAYOUTS[name].document(FEW * 2, 1))
     begin = whole.index(b"[") + 1
     damages = data.draw(st.integers(1, 3))

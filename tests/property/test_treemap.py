@@ -1,4 +1,4 @@
-"""A treemap's rectangles: areas of the sizes, inside the box, over each other nowhere."""
+"""A treemap's rectangles: their areas match the sizes, they lie inside the box and never overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on weights in a recorded full fine-tune."""
+"""Work on the weights in a recorded full fine-tune."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuprof.projection.changes.weights import on_weights, weight_shapes
 
 
 def test_a_full_fine_tune_with_float32_weights_under_autocast():
-    """Recorded: 58 casts and gradients cast back, and the embedding's gradient zeroed, 6.4 ms of each step."""
+    """The recording has 58 casts and gradients cast back, and the embedding's gradient zeroed: 6.4 ms of each step."""
     timeline = timeline_of(ROOT / "scenarios" / "optimizer_memory" / "recording" / "trace.rank0.json.gz")
     found = on_weights(timeline)
     gpu = timeline.trace.gpu

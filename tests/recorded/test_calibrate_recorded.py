@@ -1,4 +1,4 @@
-"""Refitting finds the number that makes the measured step come out, from recordings that it may read."""
+"""Refitting finds the number that reproduces the measured step, from the recordings that it may use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOST = Knob(("compile.HOST",), compile)
 
 @pytest.mark.parametrize("truth", [0.7, 1.3])
 def test_a_known_number_is_found_again(truth, monkeypatch):
-    """Had the fix taken what is predicted with a number 0.7 or 1.3 times as large, that is what is fitted."""
+    """If the fix takes what is predicted with a number 0.7 or 1.3 times as large, that number is fitted."""
     before = numbers()["compile.HOST"]
     case, timed = refit.timed_fix(PAIR, HOST)
     assert case is not None and timed is not None
@@ -53,7 +53,7 @@ def test_a_fix_that_does_not_depend_on_the_number_says_nothing():
 
 @pytest.mark.slow
 def test_what_was_fitted_lies_where_the_table_says():
-    """The share of the bandwidth, the price of a round and the hooks of checkpointing, as the commands find them."""
+    """The share of the bandwidth, the price of a round and the hooks of checkpointing, as the commands fit them."""
     with fit_or_test.only_fit(), each_diagnosed_once():
         found = {one.name: one for subject in ("projection", "batch") for one in calibrate.SUBJECTS[subject]()}
     for name in ("projection.USUAL_REACH", "batch.ROUND"):

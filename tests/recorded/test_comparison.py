@@ -1,4 +1,4 @@
-"""Two recordings side by side: every sum is exact, what changed is named, and nothing differs from itself."""
+"""Two recordings compared: every sum is exact, what changed is named, and a recording does not differ from itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ NAMES = [f"{before} → {after}" for before, after, _ in TWINS]
 
 
 def test_what_was_queued_before_is_not_of_the_window(tmp_path):
-    """The host runs a step ahead: the GPU does the work of the first, unlinked, while the second's is launched."""
+    """The host runs a step ahead: the GPU does the first step's work, which has no launches here, while the second's is
+    launched."""
     builder = TraceBuilder().step(0, 0, 10 * MS)
     for i in range(4):
         builder.gpu("queued", 2 * i * MS, 2 * (i + 1) * MS)
@@ -256,7 +257,7 @@ def test_what_cannot_be_compared_is_said(what, tmp_path):
 
 
 def test_means_far_apart_are_no_scatter():
-    """Three steps of which one compiles: the ranks say nothing, the means do."""
+    """One of three steps compiles: the ranks show no difference, the means do."""
     tested = replace(make_significance(), p=0.5, significant=False)
     step = compare_steps(side(5000), side(214), None, tested)
     assert (step.outcome, step.sure) == ("faster", False)
@@ -279,7 +280,7 @@ LLAMA = {"class": "LlamaForCausalLM", "parameters": 1_000_000_000, "dtypes": {"b
     [
         ({}, False),
         ({"class": "ClassificationTask", "parameters": 23_528_522}, True),
-        ({"class": "Task"}, False),  # as many parameters: the model in a wrapper of someone's own
+        ({"class": "Task"}, False),  # as many parameters: the model in a user's own wrapper
         ({"class": "LlamaForSequenceClassification", "parameters": 999_000_000}, True),
         ({"parameters": 1_190_000_000}, False),
         ({"parameters": 1_210_000_000}, True),

@@ -1,4 +1,4 @@
-"""A comparison as people meet it: on a terminal, as a page, as a gate, as a command."""
+"""A comparison as users see it: on a terminal, as a page, as a gate, as a command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def text(c: Comparison, width: int = 80, rows: int = 5) -> str:
 
 
 def hostile(c: Comparison) -> Comparison:
-    """All names that come from recordings are what no one should print."""
+    """All names from recordings hold characters that must not be printed."""
     names = iter(PAYLOADS * 20)
     return replace(
         c,
@@ -232,7 +232,7 @@ def test_what_is_counted_needs_no_test():
 
 
 def test_the_time_of_a_token_is_tested_by_itself():
-    """Three times the tokens in about the same step: the steps do not differ, what a token takes does."""
+    """Three times the tokens in about the same step: the steps do not differ, but the time per token does."""
     c = compared("tests/data/runs/tiny_lora", "tests/data/hosts/small_batch")
     work = ComparedWork("tokens", 300, 100, 1 / 3, False, 20.0, 60.0)
     c = replace(with_test(c, p=0.4, significant=False), work=work)

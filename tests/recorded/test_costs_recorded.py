@@ -16,7 +16,8 @@ PAIR = ROOT / "tests" / "data" / "roofline_pair.json.gz"
 
 
 def test_the_committed_pair_sums_up():
-    """What holds without counters: the split is exact, groups add up, and FLOPs are those of the model's layers."""
+    """What can be checked without counters: the split is exact, groups add up, and FLOPs are those of the model's
+    layers."""
     timeline, found = examined(PAIR)
     events, rows = timeline.trace.gpu, timeline.members
     total = int((events.end_ns - events.start_ns)[rows].clip(0).sum())
@@ -26,7 +27,7 @@ def test_the_committed_pair_sums_up():
     assert all(sum(group.split_ns.values()) == group.ns for group in found.by_name)
     assert found.unmodelled_share < UNMODELLED
     # Two layers of width 4096 (14336 in the MLP, 1024 for keys and values), 32,000 words, 4096 tokens: the weights are
-    # frozen, so that each is multiplied forward and once backward, but not for the first layer's input.
+    # frozen, so that each is used in one matmul forward and one backward, except for the first layer's input.
     per_layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
     forward = 2 * 4096 * (2 * per_layer + 4096 * 32_000)
     attention = 2 * 2 * 4 * 32 * (1024 * 1025 / 2) * 2 * 128 * (1 + 2)
@@ -39,7 +40,7 @@ def test_the_committed_pair_sums_up():
 
 @pytest.mark.slow
 def test_it_costs_less_than_reading_the_recording():
-    """Of 22,000 GPU events, of few kinds as recordings have: each kind is looked at once."""
+    """With 22,000 GPU events of few kinds, as in recordings: each kind is computed once."""
     path = shared_trace("h200/dense8b_lora_compute")
     timeline, _ = examined(path)
     assert times_as_long(lambda: roofline(timeline), lambda: timeline_of(path)) < 0.5

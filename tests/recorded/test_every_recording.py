@@ -1,5 +1,5 @@
 """Every recording, compared with a plain reading of its file: no event is lost, times add up, both readers agree, and
-the untouched replay is the recording."""
+the unchanged replay matches the recording."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpuprof.tracefile.trace import ABSENT, NO_TEXT, Trace
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A recorded file, as the small reader has it and as json does."""
+    """A recorded file, as read by the small reader and by json."""
 
     path: Path
     trace: Trace
@@ -43,7 +43,7 @@ QUICK = (
     "public/hta_cpu_only_rank34.pt.trace", "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
     "public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace", "public/zoology_a100_runtime_but_no_kernels",
 )  # fmt: skip
-"""Two programs in one, and what is odd: ids of 20 digits, no GPU, the schema of 2021, ranks, no kernels."""
+"""Two programs in one recording, and unusual ones: ids of 20 digits, no GPU, the schema of 2021, ranks, no kernels."""
 
 
 @pytest.fixture(scope="module", params=few([one for one in WHOLE if one.values[0] not in RUNS], QUICK))
@@ -58,7 +58,7 @@ def small(path: Path) -> Trace:
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """Where scanner and parser disagree, fail, rather than read the file in the slow way."""
+    """Fail where scanner and parser disagree, instead of reading the file the slow way."""
     monkeypatch.setenv("GPUPROF_DEBUG", "1")
 
 
@@ -190,7 +190,7 @@ def streamed(path: Path, block_bytes: int = stream.BLOCK_BYTES) -> Trace:
 
 
 def differences(one: Trace, other: Trace) -> list[str]:
-    """Columns that differ, texts compared as texts."""
+    """The columns that differ; text columns are compared as texts."""
     texts = texts_of(one, other)
     found = []
     for table in layout.TABLES:

@@ -1,4 +1,5 @@
-"""Places that findings name: something of that name begins there, and is called a place only if it is most of it."""
+"""Places that findings name: something of that name begins there, and a place is named only if it is most of the
+work."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_places_are_named_after_what_begins_them(run):
 
 @pytest.mark.parametrize("run", few(["tiny_lora", "dense8b_lora", "unsloth_qlora"], ["tiny_lora"]))
 def test_links_lead_to_the_modules_that_hold_most(run):
-    """Each to another one, the one with most first, and none to a whole pass."""
+    """Each link leads to a different module, the one with most first, and none to a whole pass."""
     diagnosis = diagnosed(RUNS / run)
     seen = 0
     for finding in diagnosis.findings:

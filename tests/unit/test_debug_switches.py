@@ -13,7 +13,7 @@ from gpuprof.calibration import kernels, latency, slow
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import cudnn_benchmark, debug_switches
 from gpuprof.tracefile.run_folder.program import Program as Facts
-from gpuprof.tracefile.run_folder.program import program_of
+from gpuprof.tracefile.run_folder.untrusted import read
 
 LAYERS = 20
 
@@ -141,5 +141,5 @@ def test_algorithms_are_tried_where_shapes_stay_or_only_deterministic_ones_are_u
 
 
 def test_switches_are_read_as_written_and_nothing_else():
-    assert program_of({"switches": ["deterministic", "made_up", 3]}) == Facts(switches=("deterministic",))
-    assert program_of({"switches": "anomaly"}) == Facts() == program_of({})
+    assert read(Facts, {"switches": ["deterministic", "made_up", 3]}) == Facts(switches=("deterministic",))
+    assert read(Facts, {"switches": "anomaly"}) == Facts() == read(Facts, {})

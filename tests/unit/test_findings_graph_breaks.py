@@ -15,7 +15,8 @@ from gpuprof.calibration import breaks as breaks_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compiled.compiled_regions import broken_at
 from gpuprof.diagnosis.findings import compile, cuda_graphs, graph_breaks, recompiles
-from gpuprof.tracefile.run_folder.compiler import Compiler, compiler_of
+from gpuprof.tracefile.run_folder.compiler import Compiler
+from gpuprof.tracefile.run_folder.untrusted import read
 
 ENTRY, GRAPH, BLOCKS = 40 * US, 80 * US, 8
 """Host time of setting a graph call up, and of launching what is in it; blocks of the model."""
@@ -37,7 +38,7 @@ ITEM, LOG = "Unsupported Tensor.item() call", "logging.Logger method not support
 
 
 def compiler(functions: list[dict[str, Any]], breaks: list[dict[str, Any]], **more: Any) -> Compiler:
-    found = compiler_of({"functions": functions, "breaks": breaks, "recompile_limit": 8, **more})
+    found = read(Compiler, {"functions": functions, "breaks": breaks, "recompile_limit": 8, **more})
     assert found is not None
     return found
 
@@ -280,7 +281,7 @@ def test_a_guard_that_failed_and_no_limit_reached_says_nothing(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_odd_facts_do_no_harm(value: Any):
-    found = compiler_of(value)
+    found = read(Compiler, value)
     assert found is None or isinstance(found, Compiler)
 
 

@@ -17,7 +17,8 @@ from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.report.terminal.terminal import plain
 from gpuprof.report.words.run_words import model as model_line
 from gpuprof.tracefile.run_folder.program import Program as Known
-from gpuprof.tracefile.run_folder.program import Reference, Warned, program_of
+from gpuprof.tracefile.run_folder.program import Reference, Warned
+from gpuprof.tracefile.run_folder.untrusted import read
 
 SAID = (
     "`chunk_gated_delta_rule` is falling back to its reference PyTorch implementation because"
@@ -37,7 +38,7 @@ DOCUMENT = {
 
 
 def test_what_is_recorded_is_read():
-    found = program_of(DOCUMENT)
+    found = read(Known, DOCUMENT)
     assert found is not None and found.trainer is not None and found.arguments is not None
     assert found.trainer.packages == {"trl", "transformers"}
     assert (found.arguments.name, found.fields[:2], found.autocast) == ("DPOConfig", ("tf32", "bf16"), "bfloat16")
@@ -51,14 +52,14 @@ def test_what_is_recorded_is_read():
 
 @pytest.mark.parametrize("junk", [None, 3, "x", [], {}, [{}], {"class": 3}, ["a b", "--x; rm", 1e400], {"a": [1]}])
 def test_what_cannot_be_a_name_is_left_out(junk):
-    assert program_of(junk) is None or program_of(junk) == Known()
+    assert read(Known, junk) is None or read(Known, junk) == Known()
     for key in DOCUMENT:
-        found = program_of({key: junk})
+        found = read(Known, {key: junk})
         assert found is not None and not found.fields and not found.flags and not found.warnings
     bad = {"arguments": {"class": "os.system('x')#", "fields": ["a=b", "good", "x" * 500]}, "autocast": "a\nb"}
-    found = program_of(bad)
+    found = read(Known, bad)
     assert found == Known(fields=("good",))
-    assert program_of({"flags": [{"names": ["--ok", "--no\x1b[2J"], "kind": "value"}] * 5000})
+    assert read(Known, {"flags": [{"names": ["--ok", "--no\x1b[2J"], "kind": "value"}] * 5000})
 
 
 def slow_program(tmp_path: Path, run: Run | None = None):

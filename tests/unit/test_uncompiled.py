@@ -14,7 +14,8 @@ from gpuprof.calibration import breaks, compile
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compiled.uncompiled import uncompiled
 from gpuprof.diagnosis.findings import graph_breaks
-from gpuprof.tracefile.run_folder.compiler import compiler_of
+from gpuprof.tracefile.run_folder.compiler import Compiler
+from gpuprof.tracefile.run_folder.untrusted import read
 
 BLOCKS, ENTRY, BETWEEN = 8, 200 * US, 30 * US
 BREAK = {"reason": "logging", "detail": None, "calls": [{"file": "t.py", "line": 30, "function": "f"}], "count": 2}
@@ -58,7 +59,7 @@ def model(folder: Path, ops: int, matmul: bool = True) -> Analysis:
 
     for _ in range(3):
         program.step(body)
-    found = compiler_of({
+    found = read(Compiler, {
         "functions": [function(1, ops, None), function(2, ops, 30)], "breaks": [BREAK], "recompile_limit": 8,
     })  # fmt: skip
     return program.case(folder, replace(run_of(), compiler=found))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.record.phase_names import GENERATION, TIMED, TRAINING
-from gpuprof.tracefile.run_folder.untrusted import whole
-from gpuprof.units import Convention, WholeNs
+from gpuprof.tracefile.run_folder.untrusted import Moment, read, read_all
 
-_LATEST_NS: Convention[WholeNs] = 2**62
 _PHASES = frozenset((*TIMED, TRAINING))
 
 
@@ -76,25 +76,39 @@ def _generates(log: PhaseLog) -> bool:
     return any(mark.phase == GENERATION for mark in log.marks)
 
 
+class _Head(Struct):
+    """The line with both clocks of a process."""
+
+    unix_ns: Moment
+    monotonic_ns: Moment
+    pid: Moment
+    boot: str | None = None
+    program: str | None = None
+    host: Any = None
+
+
+class _Span(Struct):
+    """The line of a marked span."""
+
+    phase: str
+    thread: Moment
+    begin_ns: Moment
+    ns: Moment
+    cpu_begin_ns: Moment
+    cpu_ns: Moment
+
+
 def _read(path: Path) -> PhaseLog | None:
     lines = list(runfile.read_lines(path))
-    head = next((line for line in lines if "boot" in line), None)
+    head = read(_Head, next((line for line in lines if "boot" in line), None))
     if head is None:
         return None
-    moments = [whole(head.get(key), most=_LATEST_NS) for key in ("unix_ns", "monotonic_ns", "pid")]
-    if None in moments:
-        return None
-    unix_ns, monotonic_ns, pid = (moment or 0 for moment in moments)
-    boot, program = (value if isinstance(value := head.get(key), str) else None for key in ("boot", "program"))
-    host = str(head.get("host"))
-    return PhaseLog(str(path), pid, program, host, boot, unix_ns - monotonic_ns, tuple(_marks(lines)))
-
-
-def _marks(lines: Iterable[dict[str, Any]]) -> Iterable[Mark]:
-    for line in lines:
-        keys = ("thread", "begin_ns", "ns", "cpu_begin_ns", "cpu_ns")
-        thread, begin, ns, cpu_begin, cpu = (whole(line.get(key), most=_LATEST_NS) for key in keys)
-        if line.get("phase") not in _PHASES or None in (thread, begin, ns, cpu_begin, cpu):
-            continue
-        begin, cpu_begin = begin or 0, cpu_begin or 0
-        yield Mark(str(line["phase"]), thread or 0, begin, begin + (ns or 0), cpu_begin, cpu_begin + (cpu or 0))
+    marks = tuple(
+        Mark(
+            one.phase, one.thread, one.begin_ns, one.begin_ns + one.ns, one.cpu_begin_ns, one.cpu_begin_ns + one.cpu_ns
+        )
+        for one in read_all(_Span, lines)
+        if one.phase in _PHASES
+    )
+    offset = head.unix_ns - head.monotonic_ns
+    return PhaseLog(str(path), head.pid, head.program, str(head.host), head.boot, offset, marks)

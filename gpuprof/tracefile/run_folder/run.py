@@ -15,28 +15,41 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
 from gpuprof.tracefile.nsys.address import with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
-from gpuprof.tracefile.run_folder.compiler import Compiler, compiler_of
+from gpuprof.tracefile.run_folder.compiler import Compiler
 from gpuprof.tracefile.run_folder.phased_steps import PhasedStep, phased_steps
-from gpuprof.tracefile.run_folder.program import Program, program_of
-from gpuprof.tracefile.run_folder.telemetry import TelemetryColumns, bare_uuid, telemetry_of, uuids
-from gpuprof.tracefile.run_folder.untrusted import LARGEST_NUMBER, dicts, items, mapping, of_counts, string, whole
+from gpuprof.tracefile.run_folder.program import Program
+from gpuprof.tracefile.run_folder.telemetry import TelemetryColumns, bare_uuid, samples_of, telemetry_of, uuids
+from gpuprof.tracefile.run_folder.untrusted import (
+    LARGEST_NUMBER,
+    Counts,
+    Index,
+    Key,
+    Moment,
+    Positive,
+    Text,
+    Whole,
+    read,
+    read_all,
+)
 from gpuprof.tracefile.trace import ABSENT, I32, I64, LATEST_NS, U8, Columns, Mask
 from gpuprof.units import Assumed, Bytes, Code, Convention
 
 UNKNOWN_STAGE: Convention[Code] = 255
 """A stage unknown to this version."""
 
-STATUSES = ("running", "finished", "failed", "killed", "interrupted")
-
+_Status = Literal["running", "finished", "failed", "killed", "interrupted"]
+STATUSES = get_args(_Status)
 
 _LONGEST_DOCUMENT: Assumed[Bytes] = 4 * 2**20
 """Most bytes of a manifest or of a rank's facts: a few kB, plus users' own notes and options."""
@@ -94,61 +107,103 @@ class StepColumns(Columns):
 class RunGpu:
     """The GPU that a rank uses."""
 
-    index: int | None
-    uuid: str | None
-    name: str | None
-    memory_bytes: int | None
+    index: Index | None
+    uuid: Text | None
+    name: Text | None
+    memory_bytes: Positive | None
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
     """A stage that a rank went through."""
 
-    stage: str
-    first_step: int | None
-    steps: int | None
-    ns: int | None
+    stage: Text
+    first_step: Whole | None
+    steps: Whole | None
+    ns: Positive | None
     """The whole stage between two device synchronisations."""
+
+
+class _Unrecorded(msgspec.Struct):
+    forwards: Whole = 0
+
+
+def _forwards(loops: Any) -> int:
+    return sum(one.forwards for one in read(tuple[_Unrecorded, ...], loops) or ())
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWindow:
     """A recorded window, and the steps in it."""
 
-    window: str
-    file: str | None
-    first_step: int | None
-    steps: int | None
-    unrecorded: int = 0
+    window: Text
+    file: Text | None
+    first_step: Whole | None
+    steps: Whole | None
+    unrecorded: Annotated[int, _forwards] = 0
     """Forward passes of generate loops that it left out."""
+
+
+def _versions(document: dict[str, Any]) -> dict[str, Any]:
+    """Versions under the names used in Kineto traces, then those of packages."""
+    names = {"torch_version": "torch", "cuda_version": "cuda", "python_version": "python"}
+    found = {key: document[name] for key, name in names.items() if document.get(name)}
+    packages = document.get("packages")
+    return found | {key: v for key, v in packages.items() if key not in found} if isinstance(packages, dict) else found
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One rank's facts (rank<N>.json)."""
 
-    rank: int = 0
-    pid: int | None = None
-    world_size: int | None = None
-    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    rank: Index = 0
+    pid: Positive | None = None
+    world_size: Positive | None = None
+    versions: Annotated[dict[str, Text], _versions, Key()] = dataclasses.field(default_factory=dict)
     gpu: RunGpu | None = None
-    step_source: str | None = None
-    steps_total: int | None = None
-    steps_seen: int | None = None
-    intervals: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
-    model: dict[str, Any] | None = None
-    optimizer: dict[str, Any] | None = None
-    loader: dict[str, Any] | None = None
+    step_source: Text | None = None
+    steps_total: Whole | None = None
+    steps_seen: Whole | None = None
+    intervals: dict[Literal["save", "evaluation", "logging"], Positive] = dataclasses.field(default_factory=dict)
+    """Event → steps from one to the next, as the trainer's settings say."""
+    model: Counts | None = None
+    optimizer: Counts | None = None
+    loader: Counts | None = None
     program: Program | None = None
     compiler: Compiler | None = None
     stages: tuple[StageTime, ...] = ()
     windows: tuple[RecordedWindow, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
 
     def stage(self, name: str) -> StageTime | None:
         """The last stage of that name."""
         return next((stage for stage in reversed(self.stages) if stage.stage == name), None)
+
+
+def _signal(given: Any) -> Any:
+    """The name of a signal that is given by number."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        return given
+    try:
+        return signal.Signals(given).name
+    except ValueError:
+        return f"signal {given}" if 0 < given <= LARGEST_NUMBER else None
+
+
+_Cpus = Annotated[float, Meta(gt=0, lt=LARGEST_NUMBER)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """manifest.json."""
+
+    status: _Status | None = None
+    exit_code: Annotated[Annotated[int, Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)] | None, Key("exit", "code")] = None
+    exit_signal: Annotated[Text | None, _signal, Key("exit", "signal")] = None
+    started: Annotated[int, Meta(ge=1, le=LATEST_NS)] | None = None
+    cpus: Annotated[_Cpus | None, Key("host", "cpus")] = None
+    cpu_quota: Annotated[_Cpus | None, Key("host", "cpu_quota")] = None
+    command: Annotated[list[str], Meta(min_length=1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +230,9 @@ class RunFolder:
     started_ns: int | None = None
     """Start of the program, unix ns."""
     cpus: float | None = None
+    """CPU cores that the run may use: those of its affinity, or its control group's share of them."""
     command: tuple[str, ...] | None = None
     """Words of the recorded command, secrets masked; None where the program recorded itself."""
-    """CPU cores that the run may use: those of its affinity, or its control group's share of them."""
     phased: tuple[PhasedStep, ...] = ()
     """Steps of an RL training, with their wall time split by phase."""
     others_telemetry: TelemetryColumns | None = None
@@ -224,26 +279,22 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
     """Reads a run folder. `rank`: the one to diagnose. Never raises for the contents of files."""
     damaged: list[str] = []
     names = _names(folder)
-    manifest = _document(folder / runfile.MANIFEST, damaged)
+    manifest = read(_Manifest, _document(folder / runfile.MANIFEST, damaged)) or _Manifest()
     ranks = _ranks(folder, names, damaged)
     lines = _lines(folder / runfile.STEPS, damaged)
     steps = _steps(lines)
     used = {bare_uuid(r.gpu.uuid) for r in ranks if r.gpu and r.gpu.uuid}
-    samples = _lines(folder / runfile.TELEMETRY, damaged)
+    samples = samples_of(_lines(folder / runfile.TELEMETRY, damaged))
     telemetry, reasons = telemetry_of(samples, used)
-    status = manifest.get("status")
-    status = status if status in STATUSES else None
-    traces = _traces(folder, names, finished=status != "running")
+    traces = _traces(folder, names, finished=manifest.status != "running")
     if rank is None:
         known = [r.rank for r in ranks] or np.unique(steps.rank).tolist()
         rank = min(traces or known, default=0)
-    exit_ = manifest.get("exit")
-    exit_ = exit_ if isinstance(exit_, dict) else {}
     return RunFolder(
         path=str(folder),
-        status=status,
-        exit_code=whole(exit_.get("code"), least=-LARGEST_NUMBER),
-        exit_signal=_signal(exit_.get("signal")),
+        status=manifest.status,
+        exit_code=manifest.exit_code,
+        exit_signal=manifest.exit_signal,
         ranks=ranks,
         steps=steps,
         telemetry=telemetry,
@@ -252,29 +303,12 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         trace=traces.get(rank),
         nsys=_export(folder, names, next((one.pid for one in ranks if one.rank == rank), None)),
         damaged=tuple(damaged),
-        started_ns=whole(manifest.get("started"), least=1, most=LATEST_NS),
-        cpus=_cpus(manifest.get("host")),
-        command=_command(manifest.get("command")),
+        started_ns=manifest.started,
+        cpus=min((one for one in (manifest.cpus, manifest.cpu_quota) if one is not None), default=None),
+        command=None if manifest.command is None else tuple(manifest.command),
         phased=phased_steps(lines),
         others_telemetry=telemetry_of(samples, set())[0] if len(ranks) == 1 and uuids(samples) - used else None,
     )
-
-
-def _command(words: Any) -> tuple[str, ...] | None:
-    """The words of a manifest's command; None where it has none, or they are no texts."""
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        return None
-    return tuple(words)
-
-
-def _cpus(host: Any) -> float | None:
-    """The smaller of the number of cores and the quota in a manifest's host."""
-    found = host if isinstance(host, dict) else {}
-    values = [found.get(name) for name in ("cpus", "cpu_quota")]
-    known = [
-        float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < LARGEST_NUMBER
-    ]
-    return min(known, default=None)
 
 
 def _names(folder: Path) -> list[str]:
@@ -354,119 +388,39 @@ def _ranks(folder: Path, names: Iterable[str], damaged: list[str]) -> tuple[Rank
         if not match or not is_document(folder / name):
             continue
         if document := _document(folder / name, damaged):
-            found.append(_rank(int(match[1]), document))
+            found.append(dataclasses.replace(read(Rank, document) or Rank(), rank=int(match[1])))
     return tuple(sorted(found, key=lambda rank: rank.rank))
 
 
-def _rank(rank: int, document: dict[str, Any]) -> Rank:
-    gpu = document.get("gpu")
-    return Rank(
-        rank=rank,
-        pid=whole(document.get("pid"), least=1),
-        world_size=whole(document.get("world_size"), least=1),
-        versions=_versions(document),
-        gpu=_gpu(gpu) if isinstance(gpu, dict) else None,
-        step_source=string(document.get("step_source")),
-        steps_total=whole(document.get("steps_total")),
-        steps_seen=whole(document.get("steps_seen")),
-        intervals=_intervals(document.get("intervals")),
-        model=mapping(of_counts(document.get("model"))),
-        optimizer=mapping(of_counts(document.get("optimizer"))),
-        loader=mapping(of_counts(document.get("loader"))),
-        program=program_of(document.get("program")),
-        compiler=compiler_of(document.get("compiler")),
-        stages=tuple(
-            StageTime(name, whole(stage.get("first_step")), whole(stage.get("steps")), whole(stage.get("ns"), least=1))
-            for stage in dicts(document.get("stages"))
-            if (name := string(stage.get("stage")))
-        ),
-        windows=tuple(
-            RecordedWindow(
-                name,
-                string(window.get("file")),
-                whole(window.get("first_step")),
-                whole(window.get("steps")),
-                sum(whole(one.get("forwards")) or 0 for one in dicts(window.get("unrecorded"))),
-            )
-            for window in dicts(document.get("windows"))
-            if (name := string(window.get("window")))
-        ),
-        notes=tuple(text for note in items(document.get("notes")) if (text := string(note))),
-    )
-
-
-def _intervals(value: Any) -> dict[str, int]:
-    found = value if isinstance(value, dict) else {}
-    each = {name: whole(found.get(name), least=1) for name in ("save", "evaluation", "logging")}
-    return {name: every for name, every in each.items() if every is not None}
-
-
-def _gpu(gpu: dict[str, Any]) -> RunGpu:
-    return RunGpu(
-        index=whole(gpu.get("index"), most=2**31 - 1),
-        uuid=string(gpu.get("uuid")),
-        name=string(gpu.get("name")),
-        memory_bytes=whole(gpu.get("memory_bytes"), least=1),
-    )
-
-
-def _versions(document: dict[str, Any]) -> dict[str, str]:
-    """Versions under the names used in Kineto traces, then those of packages."""
-    found = {
-        key: text
-        for key, name in (("torch_version", "torch"), ("cuda_version", "cuda"), ("python_version", "python"))
-        if (text := string(document.get(name)))
-    }
-    packages = mapping(document.get("packages")) or {}
-    return found | {name: text for name, value in packages.items() if name not in found and (text := string(value))}
+_STAGE: dict[str, int] = {stage: i for i, stage in enumerate(runfile.STAGES)}
+_COUNTED = [
+    one.name for one in dataclasses.fields(StepColumns) if one.name not in ("rank", "stage", "unix_ns", "profiled")
+]
+_Line: Any = msgspec.defstruct(
+    "_Line",
+    [
+        ("step", Whole),  # a line without a step's number or duration is useless
+        ("ns", Whole),
+        ("rank", Index, 0),
+        ("stage", str, ""),
+        ("unix_ns", Moment | None, None),
+        ("profiled", Any, None),
+        *((name, Whole | None, None) for name in _COUNTED if name not in ("step", "ns")),
+    ],
+)
+"""A line of steps.jsonl."""
 
 
 def _steps(lines: list[dict[str, Any]]) -> StepColumns:
-    stages = {stage: i for i, stage in enumerate(runfile.STAGES)}
-    # A line without a step's number or duration is useless.
-    rows = [line for line in lines if whole(line.get("step")) is not None and whole(line.get("ns")) is not None]
-    named = [stage if isinstance(stage := line.get("stage"), str) else "" for line in rows]
+    found = read_all(_Line, lines)
     return StepColumns(
-        rank=np.array([whole(line.get("rank"), most=2**31 - 1) or 0 for line in rows], np.int32),
-        step=_column(rows, "step"),
-        stage=np.array([stages.get(stage, UNKNOWN_STAGE) for stage in named], np.uint8),
-        unix_ns=_column(rows, "unix_ns", LATEST_NS),
-        ns=_column(rows, "ns"),
-        device_ns=_column(rows, "device_ns"),
-        data_ns=_column(rows, "data_ns"),
-        micro_steps=_column(rows, "micro_steps"),
-        samples=_column(rows, "samples"),
-        tokens=_column(rows, "tokens"),
-        real_tokens=_column(rows, "real_tokens"),
-        pairs=_column(rows, "pairs"),
-        useful_pairs=_column(rows, "useful_pairs"),
-        labelled_tokens=_column(rows, "labelled_tokens"),
-        allocated_bytes=_column(rows, "allocated_bytes"),
-        reserved_bytes=_column(rows, "reserved_bytes"),
-        peak_bytes=_column(rows, "peak_bytes"),
-        device_allocations=_column(rows, "device_allocations"),
-        new_shapes=_column(rows, "new_shapes"),
-        save_ns=_column(rows, "save_ns"),
-        evaluation_ns=_column(rows, "evaluation_ns"),
-        logging_ns=_column(rows, "logging_ns"),
-        garbage_collection_ns=_column(rows, "garbage_collection_ns"),
-        compile_ns=_column(rows, "compile_ns"),
+        rank=np.array([line.rank for line in found], np.int32),
+        stage=np.array([_STAGE.get(line.stage, UNKNOWN_STAGE) for line in found], np.uint8),
         # Anything except false counts as profiled: a doubtful step must not become part of the baseline.
-        profiled=np.array([line.get("profiled") not in (False, None) for line in rows], bool),
+        profiled=np.array([line.profiled not in (False, None) for line in found], bool),
+        **{name: _column([getattr(line, name) for line in found]) for name in ("unix_ns", *_COUNTED)},
     )
 
 
-def _column(rows: list[dict[str, Any]], key: str, most: int = LARGEST_NUMBER) -> I64:
-    found = [whole(row.get(key), most=most) for row in rows]
-    return np.array([ABSENT if value is None else value for value in found], np.int64)
-
-
-def _signal(value: Any) -> str | None:
-    """The name of a signal, which may be given by number."""
-    number = whole(value, least=1)
-    if number is not None:
-        try:
-            return signal.Signals(number).name
-        except ValueError:
-            return f"signal {number}"
-    return string(value)
+def _column(values: list[int | None]) -> I64:
+    return np.array([ABSENT if value is None else value for value in values], np.int64)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct
 
-from gpuprof.tracefile.run_folder.untrusted import dicts, items, number, string, whole
-from gpuprof.tracefile.trace import F64, I32, I64, LATEST_NS, Columns
-from gpuprof.units import Assumed, Bits, Convention
+from gpuprof.tracefile.run_folder.untrusted import Index, Moment, Text, read_all
+from gpuprof.tracefile.trace import F64, I32, I64, Columns
+from gpuprof.units import Bits, Convention
 
 _MOST_REASONS: Convention[Bits] = 62
 """Throttle reasons are bits of an int64."""
@@ -33,54 +34,71 @@ class TelemetryColumns(Columns):
     """Bit n: `RunFolder.throttle_reasons[n]` limited the clock."""
 
 
-_SENSOR_LIMITS: Assumed[dict[str, float]] = {
-    "power_w": 1e5,
-    "energy_j": 1e13,
-    "limit_w": 1e5,
-    "sm_mhz": 1e5,
-    "temperature_c": 1e3,
-    "utilization": 100.0,
-}
-"""Values read for each GPU → the largest plausible value."""
+_Reading = Annotated[float, Meta(ge=0, le=1e5)] | None
 
 
-def telemetry_of(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryColumns, tuple[str, ...]]:
+class _Gpu(Struct):
+    """One GPU in a sample; a higher value than the largest plausible one is invalid."""
+
+    index: Index | None = None
+    uuid: Text | None = None
+    power_w: _Reading = None
+    energy_j: Annotated[float, Meta(ge=0, le=1e13)] | None = None
+    limit_w: _Reading = None
+    sm_mhz: _Reading = None
+    temperature_c: Annotated[float, Meta(ge=0, le=1e3)] | None = None
+    utilization: Annotated[float, Meta(ge=0, le=100)] | None = None
+    throttle: tuple[Text, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What it is known by; empty where it has no UUID."""
+        return bare_uuid(self.uuid or "")
+
+
+class Sample(Struct):
+    """A line of telemetry.jsonl."""
+
+    unix_ns: Moment
+    load1: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    gpus: tuple[_Gpu, ...] = ()
+
+
+_SENSORS = ("power_w", "energy_j", "limit_w", "sm_mhz", "temperature_c", "utilization")
+
+
+def samples_of(lines: list[dict[str, Any]]) -> list[Sample]:
+    """The samples in the lines of the file."""
+    return read_all(Sample, lines)
+
+
+def telemetry_of(samples: list[Sample], used: set[str]) -> tuple[TelemetryColumns, tuple[str, ...]]:
     """Samples of the GPUs that the run used, by UUID; of all GPUs if these are not known."""
-    seen = uuids(lines)
+    seen = uuids(samples)
     others = seen - used if seen & used else set()
+    # Without a GPU a sample still has the CPU load.
+    rows = [(one, gpu) for one in samples for gpu in [g for g in one.gpus if g.key not in others] or [_Gpu()]]
     reasons: dict[str, int] = {}
-    times, gpus, loads, throttle = [], [], [], []
-    sensors: dict[str, list[float]] = {name: [] for name in _SENSOR_LIMITS}
-    for line in lines:
-        moment = whole(line.get("unix_ns"), most=LATEST_NS)
-        if moment is None:
-            continue
-        gpus_seen = [gpu for gpu in dicts(line.get("gpus")) if bare_uuid(string(gpu.get("uuid")) or "") not in others]
-        for gpu in gpus_seen or [{}]:  # without a GPU a sample still has the CPU load
-            times.append(moment)
-            index = whole(gpu.get("index"), most=2**31 - 1)
-            gpus.append(-1 if index is None else index)
-            loads.append(number(line.get("load1"), 1e6))
-            for name, most in _SENSOR_LIMITS.items():
-                sensors[name].append(number(gpu.get(name), most))
-            bits = 0
-            for reason in {text for item in items(gpu.get("throttle")) if (text := string(item))}:
-                bit = reasons.setdefault(reason, len(reasons)) if len(reasons) < _MOST_REASONS else reasons.get(reason)
-                bits |= 0 if bit is None else 1 << bit
-            throttle.append(bits)
+    throttle = []
+    for _, gpu in rows:
+        bits = 0
+        for reason in gpu.throttle:
+            if len(reasons) < _MOST_REASONS or reason in reasons:
+                bits |= 1 << reasons.setdefault(reason, len(reasons))
+        throttle.append(bits)
     columns = TelemetryColumns(
-        unix_ns=np.array(times, np.int64),
-        gpu=np.array(gpus, np.int32),
-        load1=np.array(loads, np.float64),
+        unix_ns=np.array([one.unix_ns for one, _ in rows], np.int64),
+        gpu=np.array([-1 if gpu.index is None else gpu.index for _, gpu in rows], np.int32),
+        load1=np.array([one.load1 for one, _ in rows], np.float64),
         throttle=np.array(throttle, np.int64),
-        **{name: np.array(values, np.float64) for name, values in sensors.items()},
+        **{name: np.array([getattr(gpu, name) for _, gpu in rows], np.float64) for name in _SENSORS},
     )
     return columns, tuple(reasons)
 
 
-def uuids(lines: list[dict[str, Any]]) -> set[str]:
+def uuids(samples: list[Sample]) -> set[str]:
     """UUIDs of all sampled GPUs."""
-    return {bare_uuid(string(gpu.get("uuid")) or "") for line in lines for gpu in dicts(line.get("gpus"))}
+    return {gpu.key for one in samples for gpu in one.gpus}
 
 
 def bare_uuid(uuid: str) -> str:
