@@ -24,7 +24,7 @@ from gpuprof.cli.try_ import target_of
 from gpuprof.costs.hardware import find
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.memory.memory import usable_bytes
-from gpuprof.trial.fit import Measured, Model, measure, model_of, probed
+from gpuprof.trial.fit import MeasuredPeaks, Model, measure, model_of, probed
 from gpuprof.trial.processes import Starter
 
 LIMITED = str(Path(__file__).with_name("memory_share.py"))
@@ -52,7 +52,7 @@ def largest(first: int, runs: Callable[[int], bool]) -> int:
     return low
 
 
-def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
+def room_bytes(found: MeasuredPeaks, share: float, room_gib: float | None) -> int:
     """What tensors may take of that share of the GPU's memory; as given, where it is. Raises GpuprofError without
     either."""
     if room_gib is not None:
@@ -67,7 +67,7 @@ def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
     )
 
 
-def peak(starter: Starter, model: Model, found: Measured, advised: int) -> dict[str, Any]:
+def peak(starter: Starter, model: Model, found: MeasuredPeaks, advised: int) -> dict[str, Any]:
     """The peak of a larger batch, predicted and measured: of FACTOR times the program's, or of less if that is near
     the limit; of a smaller one where nothing larger fits."""
     first = found.points[0]

@@ -9,9 +9,9 @@ from typing import Any
 from .environment import describe_gpu
 from .hooks import CallListener, ModuleHooks, named_blocks
 from .journal import Journal
-from .program import Program, reference_modules, watch_autocast
+from .program import ProgramRecorder, reference_modules, watch_autocast
 from .repeated_calls import RepeatedCalls, models_of_process
-from .repeated_products import RepeatedProducts
+from .repeated_products import RepeatedProductMarker
 from .trained_model import (
     describe_loader,
     describe_model,
@@ -41,9 +41,9 @@ class Training:
         """Id of each optimizer that has stepped → ids of the tensors that it updates."""
         self._modules: ModuleHooks | None = None
         self._repeated: RepeatedCalls | None = None
-        self._graphs: tuple[ZeroedWork | RepeatedProducts, ...] = ()
+        self._graphs: tuple[ZeroedWork | RepeatedProductMarker, ...] = ()
         self._autocast: list[Any] = []
-        self.program = Program()
+        self.program = ProgramRecorder()
 
     def meet(self, model: Any = None, optimizer: Any = None, batches: Any = None) -> None:
         """A part of the training was seen. batches: the iterator of a DataLoader."""
@@ -131,7 +131,7 @@ class Training:
             for module, name in self._named_modules(model, levels):
                 self._modules.name(module, name)
             self._repeated = RepeatedCalls(open_range, models_of_process())
-            self._graphs = (ZeroedWork(open_range), RepeatedProducts(open_range))
+            self._graphs = (ZeroedWork(open_range), RepeatedProductMarker(open_range))
 
     def new_step(self) -> None:
         """A step begins: its calls of models repeat none of earlier steps."""
