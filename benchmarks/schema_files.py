@@ -5,7 +5,9 @@
 Types give types, bounds (gpuprof/bounds.py) give bounds, and the text below a field describes it: None is null there.
 Every key is written always, and no others are. What `to_json` writes in another way than its dataclass has it stands in
 DOCUMENTS. `brief`, `jobs` and `hang` are made of plain dicts, and `run` by the standard library inside the
-training: these four are kept by hand. --check writes nothing and exits with 1 where a file differs.
+training: these four are kept by hand. The types that read a run (tracefile/run_folder) are no source for its schema:
+they have fewer than half of its keys, and accept more than is written; tests/unit/test_run_schema.py compares the two.
+--check writes nothing and exits with 1 where a file differs.
 """
 
 from __future__ import annotations
