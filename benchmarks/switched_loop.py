@@ -40,11 +40,11 @@ class Switch:
 
     def __init__(self) -> None:
         self._hooks: list[tuple[Callable[[], Any], Callable[[], Any]]] | None = None
-        """How each is taken away, and put back; some come and go by themselves."""
+        """(remove, put back) for each hook; some come and go by themselves."""
         self._is_on = True
 
     def turn(self, on: bool) -> None:
-        """Takes all hooks away that are there when this is first asked for, or puts them back."""
+        """Removes all hooks that exist when this is first called, or puts them back."""
         if on == self._is_on:
             return
         if self._hooks is None:

@@ -45,9 +45,9 @@ from gpuprof.trial.subject import predict_workers, run_of_command, subject_of
 from gpuprof.trial.trial import Fix, Process
 
 LIMIT = 0.10
-"""Difference of two processes of one program on H200 hosts that is seen now and then; the median is 3 %."""
+"""Difference between two processes of one program that occurs now and then on H200 hosts; the median is 3 %."""
 LIMIT_S = 200.0
-"""When a process is given up, its turn at the gate included."""
+"""Seconds after which a process is given up, its wait at the gate included."""
 STRETCH_S = 4.0
 """Seconds of a timed stretch at most."""
 AT_ONCE = 11
@@ -127,7 +127,7 @@ class Program:
 
     name: str
     of: str
-    """Whose it is."""
+    """The project that it is from."""
     text: str = ""
     module: str = ""
     flags: tuple[str, ...] = ()
@@ -234,7 +234,7 @@ def record(command: tuple[str, ...]) -> None:
 
 
 def predicted(command: tuple[str, ...], fixes: list[Fix]) -> dict[str, list[float] | None]:
-    """Fix → low, expected and high gain that the diagnosis predicts; None where it advises it not."""
+    """Fix → low, expected and high gain that the diagnosis predicts; None if it does not advise the fix."""
     folder = run_of_command(command)
     if folder is None:
         return {}
@@ -328,7 +328,7 @@ def difference(row: dict[str, Any]) -> float | None:
 
 
 def cpu_difference(row: dict[str, Any]) -> float | None:
-    """The same of the CPU time of a step."""
+    """The same for the CPU time of a step."""
     return None if row.get("why") else row.get("cpu_apart")
 
 

@@ -104,7 +104,7 @@ def test_a_first_contact_has_no_second(capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr("sys.argv", ["first_contact", name])
     with pytest.raises(SystemExit):
         blind_predictions.main()
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_a_program_that_was_timed_was_predicted_before():
