@@ -104,8 +104,3 @@ class Compiler:
                 known.add(one.failed)
                 breaks.append(GraphBreak(one.failed, None, (one.failed_at or one.place,)))
         object.__setattr__(self, "breaks", tuple(breaks))
-
-    @property
-    def compile_s(self) -> float:
-        """Time that compiling took."""
-        return sum(one.compile_us for one in self.functions) / 1e6
