@@ -119,9 +119,9 @@ def hidden_in(source: str) -> Iterator[tuple[int, str]]:
             continue
         for one in ast.walk(node):
             for part in _operands(one):
-                if isinstance(part, ast.Constant) and isinstance(part.value, float):
-                    if part.value not in _UNITS | _ROUNDED | _PLAIN:
-                        yield part.lineno, ast.unparse(one)
+                is_fraction = isinstance(part, ast.Constant) and isinstance(part.value, float)
+                if is_fraction and part.value not in _UNITS | _ROUNDED | _PLAIN:
+                    yield part.lineno, ast.unparse(one)
 
 
 def _operands(node: ast.AST) -> list[ast.expr]:

@@ -27,8 +27,8 @@ MOST_EXPONENT: Assumed[Ratio] = 1.6
 FLAT_GAIN: Assumed[Share] = 5e-3
 """If removing more cost gains less than this share, the step does not wait for that cost."""
 CPU_LIMITED: Assumed[Share] = 0.01
-"""If a CPU that takes QUICKER_HOST of the time shortens the step by less than this, the GPU limits the step, which then says
-nothing more about the CPU."""
+"""If a CPU that takes QUICKER_HOST of the time shortens the step by less than this, the GPU limits the step, which then
+says nothing more about the CPU."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good if the step differs from the measured one by at most this share."""
 KNOWN_TO: Assumed[Share] = 1e-4
