@@ -1,4 +1,4 @@
-"""What is left of a graph break's cost once it is removed."""
+"""What a graph break costs, and what is left of it once it is removed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ from gpuprof.calibration.number import Number
 
 STAYS = Number(
     0.1, 0.0, 0.45, "", "measured",
-    "Part of the CPU work around a graph break (guards and set-up of the second graph, forward and backward, and the "
-    "Python in between) that the joined graph still does: its guards and inputs are those of both. Models of 8 and 16 "
-    "blocks with two kinds of breaks on a CPU (torch 2.13), timed with and without them: -0.3 to 0.35, on a machine "
-    "that others used too.",
+    "Part of the CPU work around compiled graphs (guards, and the Python in between) that stays in a model that is not "
+    "compiled: taken from what stays where graphs are joined. Models of 8 and 16 blocks with two kinds of breaks on a "
+    "CPU (torch 2.13), timed with and without them: -0.3 to 0.35, on a machine that others used too.",
 )  # fmt: skip
 FUSED = Number(
     0.5, 0.0, 1.0, "", "assumed",
     "Time of GPU work launched between two graphs once they are joined, relative to before: it disappears with the "
     "check that it was for or is fused into a neighbour, or stays a kernel of its own.",
 )  # fmt: skip
-ENTERED = Number(
-    3.5, 1.5, 4.5, "launches", "fitted",
-    "What joining two compiled graphs saves inside the second one's generated code in each pass, in units of what such "
-    "code takes the CPU for each kernel: entering it, its checks, and kernels fused across the break. Two programs on "
-    "an H100 whose CPU is the limit ran 4.9 and 5.0 ms faster without 15 and 17 breaks a step: 2.9 and 2.5 ms of that "
-    "are between the graphs, and the rest is 3.4 and 3.6 launches of 19 and 20 µs.",
+CALL_OPS = Number(
+    33.0, 15.0, 60.0, "ops", "measured",
+    "What a call of a compiled graph costs the CPU around its generated code, forward and backward, before it has any "
+    "op, in units of what each op of the graph adds (inputs, guards, tensors that are saved). That first part goes "
+    "where the graph joins another; the second stays. Residual parts of 5 ops on a CPU that other processes used, too "
+    "(torch 2.13): 17, 33 and 38 in three runs of graphs of 5 to 40 ops.",
+    (), "python -m benchmarks.graph_calls",
+)  # fmt: skip
+FUSED_LAUNCHES = Number(
+    2.5, 1.2, 4.0, "launches", "fitted",
+    "Launches that joining two compiled graphs saves inside the second one's generated code in each pass, where "
+    "kernels are fused across the break; what the code does before its first launch and after its last is not in it. "
+    "Two programs on an H100 whose CPU is the limit, without 15 and 17 breaks a step: one wants 2.5, the other 3.",
     ("scenarios/programs/breaks_random/recording", "scenarios/programs/breaks_disabled/recording"),
     "python -m benchmarks.compile_prices",
 )  # fmt: skip

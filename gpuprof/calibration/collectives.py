@@ -50,3 +50,12 @@ SETTLING_STEPS = Number(
     "held back by what they have queued. Twice the six that eight ranks of a public recording, with one step each, "
     "took until the step was that of the slowest.",
 )  # fmt: skip
+WRAPPER_CASTS = Number(
+    0.3, 0.0, 0.8, "", "assumed",
+    "Share of the kernels of DDP or FSDP around a single process that stays without it: casts of weights for mixed "
+    "precision, which autocast makes as well.",
+)  # fmt: skip
+NO_WRAPPER_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that a run of one process needs no wrapper for several: it is no test of a larger job.",
+)  # fmt: skip

@@ -122,10 +122,12 @@ def test_a_break_that_waits_gains_its_wait_and_its_set_up(tmp_path: Path, kernel
         case.step_of(change(case.graph)) for change in (proposal.best, proposal.change, proposal.worst) if change
     )
     gpu = 2 * BLOCKS * KERNELS * (kernel_ns + 1 * US)
-    # What launches stays, but for what entering a graph costs; the set-up of one graph, and what follows it.
-    entered = breaks_calibrated.ENTERED.falling[0] * GRAPH / KERNELS
-    host = 2 * BLOCKS * GRAPH - (2 * BLOCKS - 1) * entered + ENTRY + 10 * US
-    host += breaks_calibrated.STAYS.rising[0] * (2 * BLOCKS - 1) * (ENTRY + 20 * US)
+    # What launches stays, but for kernels that are fused and the way out of a graph; the set-up of one graph, and what
+    # follows it; and of the set-up of the others the part that grows with their ops.
+    way_out = GRAPH // KERNELS - 4 * US
+    fused = breaks_calibrated.FUSED_LAUNCHES.falling[0] * (GRAPH - way_out) / KERNELS
+    host = 2 * BLOCKS * GRAPH - (2 * BLOCKS - 1) * (way_out + fused) + ENTRY + 10 * US
+    host += 5 / (5 + breaks_calibrated.CALL_OPS.falling[0]) * (2 * BLOCKS - 1) * (ENTRY + 20 * US)
     assert best <= usual <= worst < case.step_ns
     assert best == pytest.approx(max(gpu, host), rel=0.1)
 
@@ -180,6 +182,33 @@ def test_each_break_has_a_price_of_its_own(tmp_path: Path):
         reason: case.step_ns - case.step_of(graph_breaks.without([one], 1)(case.graph)) for reason, one in found.items()
     }
     assert alone[ITEM] > alone[LOG] > 0
+
+
+def test_matmuls_between_two_graphs_are_launched_by_the_joined_one(tmp_path: Path):
+    """A layer that a hook keeps out of the graphs: its matrix multiplication stays, what follows it is fused."""
+
+    def case_with(op: str) -> Analysis:
+        program = Program()
+
+        def rest() -> None:
+            (program.small_mm if op == "mm" else program.elementwise)(gpu=40 * US)
+            graph_call(program, 2, 6 * US)
+
+        for _ in range(3):
+            program.step(lambda: [graph_call(program, 1, 6 * US, rest) for _ in range(BLOCKS)])
+        (tmp_path / op).mkdir()
+        return program.case(tmp_path / op, replace(run_of(), compiler=BROKEN))
+
+    gpu, launched = {}, {}
+    for op in ("mm", "mul"):
+        case = case_with(op)
+        (found,) = broken_at(case)
+        joined = graph_breaks.without([found], 1)(case.graph)
+        gpu[op] = float(joined.duration_ns[found.eager].sum()) / float(case.graph.duration_ns[found.eager].sum())
+        launched[op] = joined.duration_ns[found.launching]
+    assert gpu == {"mm": 1.0, "mul": pytest.approx(breaks_calibrated.FUSED.value)}
+    assert len(launched["mm"]) == 3 * BLOCKS and not len(launched["mul"])
+    assert launched["mm"] == pytest.approx(GRAPH / KERNELS, rel=0.1)
 
 
 def test_graphs_after_that_where_launching_is_the_limit(tmp_path: Path):

@@ -20,6 +20,7 @@ from gpuprof.diagnosis.findings import (
     padding,
 )
 from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.result.run_model import StepWork
 
 CONVOLVED = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
@@ -151,6 +152,9 @@ def test_the_outputs_of_an_encoder_can_be_computed_once(tmp_path):
     assert found.evidence[0].text.startswith("1 forward pass of modules that are not trained a step")
     assert "5.0 ms of GPU time" in found.evidence[0].text
     assert "second epoch" in str(found.fix)
+    ledger = above_reach(case, None, ["frozen_encoder"])
+    assert ledger is not None
+    assert [one.ns for one in ledger.items if one.finding == "frozen_encoder"] == [pytest.approx(5 * MS, rel=0.01)]
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(1, None), (2, 22.5), (5, 21.0)])

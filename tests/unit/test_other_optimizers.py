@@ -8,6 +8,7 @@ from helpers.program import US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import optimizer
+from gpuprof.diagnosis.reach.ledger import above_reach
 
 TENSORS = 40
 
@@ -43,6 +44,8 @@ def test_adamw_takes_the_place_of_a_loop_over_parameters(tmp_path):
     assert proposal.changes
     assert proposal.odds < 1
     assert case.step_of(proposal.change(case.graph)) < 0.5 * case.step_ns
+    found = above_reach(case, None, ["optimizer"])
+    assert found is not None and found.largest[0].finding == "optimizer", "whatever the rule, its step could be shorter"
 
 
 @pytest.mark.parametrize("ops", [("aten::mm", "aten::add_"), ("aten::mul",)])

@@ -28,41 +28,49 @@ def function(number: int, ops: int, resumed_at: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def model(folder: Path, ops: int, matmul: bool = True) -> Analysis:
-    """Two graphs a block with a break in between; each sets up for long, and launches one kernel."""
-    program = Program()
-
-    def graph(number: int) -> None:
-        region = program.now
-        program.python(US)
-        start = program.now
-        program.python(ENTRY)
-        generated = program.now
-        program.python(US)
+def graph(program: Program, number: int, kernels: int = 1, matmul: bool = True) -> None:
+    """A call of a compiled graph: it sets up for long, and launches some kernels."""
+    region = program.now
+    program.python(US)
+    start = program.now
+    program.python(ENTRY)
+    generated = program.now
+    program.python(US)
+    for _ in range(kernels):
         if matmul:
             program.small_mm()
         else:
             program.elementwise()
-        program.python(US)
-        program.trace.op("## Call CompiledFxGraph fabc ##", generated, program.now, program.tid, "user_annotation")
-        numbers: dict[str, Any] = program.numbered()
-        program.trace.op("CompiledFunction", start, program.now, program.tid, **numbers)
-        program.trace.op(f"Torch-Compiled Region: {number}/0", region, program.now + US, program.tid)
-        program.now += US
+    program.python(US)
+    program.trace.op("## Call CompiledFxGraph fabc ##", generated, program.now, program.tid, "user_annotation")
+    numbers: dict[str, Any] = program.numbered()
+    program.trace.op("CompiledFunction", start, program.now, program.tid, **numbers)
+    program.trace.op(f"Torch-Compiled Region: {number}/0", region, program.now + US, program.tid)
+    program.now += US
+
+
+def compiler(ops: int) -> Compiler:
+    found = read(Compiler, {
+        "functions": [function(1, ops, None), function(2, ops, 30)], "breaks": [BREAK], "recompile_limit": 8,
+    })  # fmt: skip
+    assert found is not None
+    return found
+
+
+def model(folder: Path, ops: int, matmul: bool = True) -> Analysis:
+    """Two graphs a block with a break in between; each launches one kernel."""
+    program = Program()
 
     def body() -> None:
         for _ in range(BLOCKS):
-            graph(1)
+            graph(program, 1, matmul=matmul)
             program.python(BETWEEN)
-            graph(2)
+            graph(program, 2, matmul=matmul)
             program.python(BETWEEN)
 
     for _ in range(3):
         program.step(body)
-    found = read(Compiler, {
-        "functions": [function(1, ops, None), function(2, ops, 30)], "breaks": [BREAK], "recompile_limit": 8,
-    })  # fmt: skip
-    return program.case(folder, replace(run_of(), compiler=found))
+    return program.case(folder, replace(run_of(), compiler=compiler(ops)))
 
 
 @pytest.mark.parametrize("ops", [2, 8])
@@ -83,6 +91,15 @@ def test_not_compiling_is_proposed_and_gains_only_with_few_ops_a_graph(tmp_path:
         proposal = only(graph_breaks, case, "eager")
         assert (case.step_of(proposal.change(case.graph)) < 0.9 * case.step_ns) == gains
         assert f"for {2 * BLOCKS * ops:,} ops of the forward pass" in proposal.evidence[-1].text
+
+
+def test_a_version_with_fewer_kernels_has_fewer_ops(tmp_path: Path):
+    """Blocks with a break and blocks without one are versions of one function, of which the larger one was counted."""
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [(graph(program, 1, kernels=2), graph(program, 1, kernels=1)) for _ in range(BLOCKS)])
+    found = uncompiled(program.case(tmp_path, replace(run_of(), compiler=compiler(ops=8))))
+    assert found is not None and found.ops == 3 * BLOCKS * (8 + 4)
 
 
 def test_without_the_number_of_ops_or_the_pace_of_the_cpu_there_is_no_price(tmp_path: Path):

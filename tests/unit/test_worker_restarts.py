@@ -86,7 +86,7 @@ def test_keeping_them_gains_what_they_cost(tmp_path):
     (proposal,) = worker_restarts.find(case)
     assert predict(case, proposal).expected == pytest.approx(102 * MS)
     assert "8 workers end and start again with every epoch of 10 steps: 1.0 s each time" in proposal.evidence[0].text
-    assert str(proposal.fix) == "DataLoader(..., persistent_workers=True)"
+    assert str(proposal.fix).startswith("DataLoader(..., persistent_workers=True)  # one loader for all epochs")
     assert proposal.fix.patch is not None and (proposal.fix.patch.name, proposal.fix.patch.value) == (
         "input_workers",
         "8",

@@ -50,6 +50,7 @@ from gpuprof.diagnosis.findings import (
     odd_sizes,
     offload,
     one_hot,
+    one_process_wrapper,
     optimizer,
     padding,
     pageable_copies,
@@ -143,6 +144,7 @@ _MODULES = (
     garbage_collection,
     exposed_communication,
     naive_pipeline,
+    one_process_wrapper,
     throttling,
 )
 

@@ -22,7 +22,8 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     shapes_vary,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled.compiled_regions import GENERATED, is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiled.graph_breaks import first_links, once_gone
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.detect.cpu.evidence import spans

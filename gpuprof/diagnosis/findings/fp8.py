@@ -27,7 +27,7 @@ from gpuprof.costs.fp8 import layer_speedup as alone
 from gpuprof.costs.hardware import Gpu, load_gpus
 from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled.compiled_passes import Passes, compiled, shapes_vary, whole_passes
-from gpuprof.diagnosis.detect.compiled.compiled_regions import GENERATED
+from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration

@@ -13,6 +13,7 @@ from gpuprof.calibration import images as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import Fix, arguments, as_fix, option
 from gpuprof.diagnosis.sentences import duration
@@ -176,6 +177,11 @@ def _cost(case: Analysis, ns: float, epochs: float | None) -> str:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerItem(
+        "a module that is not trained (an encoder, a teacher, a reference model)",
+        "its output for a sample never changes: it can be computed once and stored",
+        stage="repeated",
+    ),
     synonyms=("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),
     titles=("reference_log_probabilities_computed_once", "outputs_of_frozen_modules_computed_once"),
 )

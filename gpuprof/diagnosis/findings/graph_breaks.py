@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
+from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, partly_captured
 from gpuprof.diagnosis.detect.compiled.compiled_after_all import compiled_after_all
 from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
-from gpuprof.diagnosis.detect.compiled.compiled_regions import (
-    GENERATED,
-    BrokenAt,
-    broken_at,
-    calls_a_pass,
-    never_compiled,
-)
+from gpuprof.diagnosis.detect.compiled.compiled_regions import BrokenAt, broken_at, calls_a_pass, never_compiled
+from gpuprof.diagnosis.detect.compiled.generated_code import generated_code
 from gpuprof.diagnosis.detect.compiled.uncompiled import uncompiled
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -38,12 +34,14 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_LEFT: Assumed[Share] = 0.3
-"""Smallest share of that code that remains."""
+"""Smallest share that remains of what generated code takes the CPU to launch kernels."""
 MOST_SHOWN: Convention[Entries] = 4
 """Most breaks that are named."""
 ALWAYS = "what a branch leaves out is computed in each pass once nothing breaks the graph"
 LEAST_GAIN_OVER_JOINING: Assumed[Ratio] = 1.05
 """Smallest gain of CUDA graphs over joined graphs, since they have more requirements."""
+
+_STAYS_OF_8 = 8 / (8 + calibrated.CALL_OPS.value)
 
 PAGE = Page(
     id="graph_breaks",
@@ -63,12 +61,16 @@ all, the gain is that of compiling the model (see `compile`). `gpuprof diagnose 
 guards and CUDA graph skips under `run.compiler`.
 """,
     gain=f"""
-By replay, for each break alone and for all of them: the wait for the GPU in between is removed; of the CPU work in
-between, of setting up the second graph, forward and backward, and of what the graphs around the break compute on the
-CPU with values that they waited for, a part stays; entering its generated code, with the kernels that are then fused
-across the break, costs {calibrated.ENTERED.value:g} launches of such code ({calibrated.ENTERED.low:g} to
-{calibrated.ENTERED.high:g}) in each pass; GPU work launched in between is fused into its neighbours (not in the worst
-case). Where forward passes call different numbers of graphs, a branch leaves some out, and all of the compiled work
+By replay, for each break alone and for all of them. The wait for the GPU in between is removed, and so is what the
+graphs around the break compute on the CPU with values that they waited for. Of the CPU work in between and of setting
+up the second graph, forward and backward, that part stays which grows with the graph (inputs, guards, tensors that are
+saved): a call costs as much as {calibrated.CALL_OPS.value:g} ops of its graph add ({calibrated.CALL_OPS.low:g} to
+{calibrated.CALL_OPS.high:g}, measured), so of a graph of 8 ops {percent(_STAYS_OF_8)} % stay. In the second graph's
+generated code the work before the first launch and after the last is removed, and
+{calibrated.FUSED_LAUNCHES.value:g} launches ({calibrated.FUSED_LAUNCHES.low:g} to {calibrated.FUSED_LAUNCHES.high:g})
+of each pass for kernels that are fused across the break. GPU work launched in between is fused into its neighbours (not
+in the worst case), except matrix multiplications, convolutions and attention: the joined graph launches them, too.
+Where forward passes call different numbers of graphs, a branch leaves some out, and all of the compiled work
 grows to that of the longest recorded pass: one graph has no branches. Where the CPU does far more in some recorded
 steps than in the middle one (threads of a NumPy function that wait for one another on a busy machine), the mean step's
 variation and pauses shrink as that shrinks. With CUDA graphs the CPU no longer launches the kernels of the joined
@@ -116,7 +118,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if not found:
         yield from _never_compiled(case)
         return
-    generated = case.nodes_within(case.ops_named(GENERATED.search))
+    generated = generated_code(case).inside
     calls = calls_a_pass(case)
     more = float(calls.max() / np.median(calls))  # the usual step is replayed
     joining = [partial(_joined, nodes=generated, factor=more, way=way) for way in range(3)]
@@ -139,7 +141,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         claims=("value_waits",) if any(one.waits.any() for one in found) else (),
         key="joined",
     )
-    host = generated & (graph.lane >= 0) & ~graph.waits
+    host = generated & (graph.lane >= 0) & ~graph.waits | np.logical_or.reduce([one.launching for one in found])
     if shapes_vary(case) or not host.any():
         return
     work = graph.on_gpu & (generated | np.logical_or.reduce([one.eager for one in found]))
@@ -208,19 +210,23 @@ def _never_compiled(case: Analysis) -> Iterator[Proposal]:
 
 def without(found: Sequence[BrokenAt], way: int) -> Change:
     """The graph without some breaks; `way` 0: at best, 1: as expected, 2: at worst."""
-    between = np.logical_or.reduce([one.between for one in found])
-    eager = np.logical_or.reduce([one.eager for one in found])
     waits = np.logical_or.reduce([one.waits for one in found])
+    between = np.logical_or.reduce([one.between | one.gone for one in found])
 
     def change(graph: Graph) -> Graph:
         kept = graph.duration_ns
         graph = removed(without_waits(graph, waits), between)
-        duration = np.where(between, kept * calibrated.STAYS.rising[way], graph.duration_ns)
+        duration = graph.duration_ns.copy()
         for one in found:
-            took = float(kept[one.second].sum())
-            less = one.calls * calibrated.ENTERED.falling[way] * one.launch_ns
-            duration[one.second] *= max(1 - less / took, LEAST_LEFT) if took else 1.0
-        return graph.with_durations(np.where(eager, duration * calibrated.FUSED.rising[way], duration))
+            stays = one.ops / (one.ops + calibrated.CALL_OPS.falling[way])
+            duration[one.between] = kept[one.between] * stays
+            duration[one.launching] = one.launch_ns
+            duration[one.eager & ~one.library] *= calibrated.FUSED.rising[way]
+            body = one.call >= 0
+            took = np.bincount(one.call[body], weights=kept[body])
+            less = np.minimum(calibrated.FUSED_LAUNCHES.falling[way] * one.launch_ns, (1 - LEAST_LEFT) * took)
+            duration[body] *= (1 - less / np.maximum(took, 1.0))[one.call[body]]
+        return graph.with_durations(duration)
 
     return change
 

@@ -51,7 +51,9 @@ else a tenth.
     wrong="""
 If the first step of an epoch also does something else (evaluating, saving without the recorder knowing it), that stays.
 Kept workers hold their copy of the dataset: what an epoch changes in it (`dataset.set_epoch`) does not reach them; a
-sampler's `set_epoch` does. Loaders that are made again for each epoch get new workers in any case.
+sampler's `set_epoch` does. Loaders that are made again for each epoch get new workers in any case: make one before the
+first epoch. Where workers cannot be kept, load tokenizers and files in the dataset before workers are forked, not in
+`worker_init_fn`.
 """,
 )
 
@@ -74,7 +76,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         title="input workers kept between epochs",
         evidence=(Evidence(text, lines=batch_lines(case.folder)),),
         fix=case.stack.fix(
-            call("DataLoader", ..., persistent_workers=True),
+            call("DataLoader", ..., persistent_workers=True)
+            + "  # one loader for all epochs; or load what workers need before they start",
             case.stack.setting({"dataloader_persistent_workers": True}),
         ).by(WORKERS, workers),
         change=lambda graph: graph,

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.compiled.compiled_passes import waiting
+from gpuprof.diagnosis.detect.compiled.generated_code import generated_code
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.replay.graph import COPY, SYNC, TRANSFER, Graph, launcher_of
+from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.run_folder.compiler import CompiledFunction, Compiler, GraphBreak
@@ -27,8 +30,6 @@ REGION = re.compile(r"Torch-Compiled Region: (?:\[?!?\d+/)?(\d+)/(\d+)")
 """Range around a whole compiled function, including what it calls after a break."""
 GRAPH_CALL = re.compile(r"^CompiledFunction$|CompiledFxGraph")
 """Range around one call of a compiled graph."""
-GENERATED = re.compile(r"CompiledFxGraph")
-"""Range around its generated code, which launches its kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,23 @@ class BrokenAt:
     broken: GraphBreak
     times: float
     """How often it occurs per step."""
+    ops: float
+    """Ops of the graph after it; 0: unknown."""
     between: Mask
-    """CPU work between the two graph calls, and that of setting up the second one, forward and backward; and what their
-    generated code computes on the CPU itself, with values that it waited for."""
+    """CPU work between the two graph calls, and that of setting up the second one, forward and backward."""
+    gone: Mask
+    """CPU work that a joined graph has no use for: entering the second graph's generated code, and what the code around
+    the break computes on the CPU itself, with values that it waited for."""
     eager: Mask
     """GPU work launched in between, and its backward work."""
+    library: Mask
+    """Part of it that Inductor does not generate, such as matrix multiplications: the joined graph launches it, too."""
+    launching: Mask
+    """CPU work that launches that part."""
     waits: Mask
     """Waits for the GPU in between, and for values that the first graph copies to the CPU."""
-    second: Mask
-    """CPU work of the generated code after it, forward and backward, which would join the first graph's."""
-    calls: float
-    """Number of calls of that code in the recorded steps, forward and backward."""
+    call: I64
+    """Per node the call of the generated code after it, forward or backward, in which the CPU launches it; else -1."""
     launch_ns: float
     """CPU time of generated code per kernel that it launches, ns."""
 
@@ -82,71 +89,48 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     of_gap_backward = nodes_in(graph, backward_of(case, gaps))
     of_call = nodes_in(graph, after)
     of_call_backward = nodes_in(graph, backward_of(case, after))
-    generated = case.nodes_within(case.ops_named(GENERATED.search))
-    waiting = _waiting(graph)
-    host = (graph.lane >= 0) & ~graph.waits
-    launch_ns = float(graph.duration_ns[host & generated].sum()) / max(int((graph.on_gpu & generated).sum()), 1)
-    on_cpu = host & generated & _computed_on_cpu(case)
+    generated, host = generated_code(case), (graph.lane >= 0) & ~graph.waits
+    waits, library, source = waiting(case), _by_library(case), launcher_of(graph)
+    ops_of = {one.number: one.ops for one in compiler.functions}
+    size = np.array([ops_of.get(number, 0) for number in function[1:][pairs].tolist()], np.float64)
     found = []
     for number, broken in enumerate(compiler.breaks):
         mine = which[pairs] == number
         if not mine.any():
             continue
         # An op without a gradient carries the number of the next op, here the second graph, whose backward is excluded.
-        between, back = _of(of_gap, mine) & ~generated, _of(of_gap_backward, mine) & ~generated
+        between = (_of(of_gap, mine) | _of(of_gap_backward, mine)) & ~generated.inside
         call = _of(of_call, mine) | _of(of_call_backward, mine)
-        computed = on_cpu & (call | _of(of_first, mine))
+        computed = generated.computing & (call | _of(of_first, mine))
+        launching = np.zeros(len(graph), bool)
+        launching[source[between & library & (source >= 0)]] = True
+        body = host & call & generated.inside & ~generated.entering & ~computed
         found.append(
             BrokenAt(
                 broken,
-                float(mine.sum()) / case.steps,
-                host & (between | back | (call & ~generated) | computed),
-                graph.on_gpu & (between | back),
-                (between | _of(of_first, mine)) & waiting,
-                host & call & generated & ~computed,
-                float(sum(mine[_stretches(each, host & generated)].sum() for each in (of_call, of_call_backward))),
-                launch_ns,
+                times=float(mine.sum()) / case.steps,
+                ops=float(size[mine].mean()),
+                between=host & (between | (call & ~generated.inside)) & ~launching,
+                gone=computed | (call & generated.entering),
+                eager=graph.on_gpu & between,
+                library=between & library,
+                launching=host & launching,
+                waits=((_of(of_gap, mine) & ~generated.inside) | _of(of_first, mine)) & waits,
+                call=np.where(body, generated.call, -1),
+                launch_ns=generated.launch_ns,
             )
         )
     return tuple(sorted(found, key=lambda one: -one.times))
 
 
-def _computed_on_cpu(case: Analysis) -> Mask:
-    """Nodes of generated code that computes on the CPU: what follows a wait for a copy and no longer launches anything;
-    and all of a graph without GPU work."""
-    graph, parent = case.graph, case.timeline.nesting.parent
-    call = np.full(len(graph), -1, np.int64)
-    inside = case.nodes_within(case.ops_named(GENERATED.search)) & (graph.lane >= 0)
-    call[inside] = climb(graph.scope[inside], parent, case.ops_named(GENERATED.search))
-    source = launcher_of(graph)[graph.on_gpu & (graph.resource != TRANSFER)]
-    launched, waited = np.full(len(case.trace.ops), -np.inf), np.full(len(case.trace.ops), np.inf)
-    source = source[(source >= 0) & (call[source] >= 0)]
-    np.maximum.at(launched, call[source], graph.recorded_start_ns[source])
-    waits = np.flatnonzero(inside & _waiting(graph))
-    np.minimum.at(waited, call[waits], graph.recorded_start_ns[waits])
-    copies = launcher_of(graph)[graph.on_gpu]
-    copies = copies[(copies >= 0) & (call[copies] >= 0)]
-    alone = np.ones(len(case.trace.ops), bool)
-    alone[call[copies]] = False
-    since = np.where(alone, -np.inf, np.maximum(launched, waited))
-    return inside & (graph.recorded_start_ns > since[call])
-
-
-def _waiting(graph: Graph) -> Mask:
-    """Nodes that wait for GPU work or a copy."""
-    waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    return waiting
+def _by_library(case: Analysis) -> Mask:
+    """Kernels of matrix multiplications, convolutions and attention, which compiled code calls as eager code does."""
+    return np.append(case.category(*TENSOR_CATEGORIES), False)[case.graph.gpu_row] & case.graph.on_gpu
 
 
 def _of(stretch: I64, mine: Mask) -> Mask:
     """Nodes in one of the stretches of a mask."""
     return (stretch >= 0) & mine[np.maximum(stretch, 0)]
-
-
-def _stretches(stretch: I64, nodes: Mask) -> I64:
-    """The stretches that contain some of the nodes."""
-    return np.unique(stretch[nodes & (stretch >= 0)])
 
 
 def graph_calls(case: Analysis) -> tuple[I64, I64]:

@@ -9,12 +9,14 @@ import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
 from gpuprof.calibration import compile as compiling
-from gpuprof.diagnosis.detect.compiled.compiled_regions import GENERATED, REGION, graph_calls
+from gpuprof.diagnosis.detect.compiled.compiled_regions import REGION, graph_calls
+from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import Mask
+from gpuprof.tracefile.run_folder.compiler import Compiler
+from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
@@ -66,9 +68,9 @@ def uncompiled(case: Analysis) -> Uncompiled | None:
     if compiler is None:
         return None
     rows, function = graph_calls(case)
-    ops_of = {one.number: one.ops for one in compiler.functions}
-    counts = [count for number in function.tolist() if (count := ops_of.get(number, 0))]
-    if len(counts) <= MOST_UNKNOWN * len(rows):
+    counts = _ops_of_calls(case, compiler, rows, function)
+    known = counts > 0
+    if known.sum() <= MOST_UNKNOWN * len(rows):
         return None
     graph, ops = case.graph, case.trace.ops
     host = (graph.lane >= 0) & ~graph.waits
@@ -81,9 +83,25 @@ def uncompiled(case: Analysis) -> Uncompiled | None:
     dynamo = case.nodes_within(case.ops_named(lambda name: name == LOOKUP or bool(REGION.search(name))))
     eager = case.nodes_within(case.ops_named(lambda name: name.startswith("aten::")))
     return Uncompiled(
-        ops=float(sum(counts)) * len(rows) / len(counts),
+        ops=float(counts.sum()) * len(rows) / float(known.sum()),
         launch_ns=float(np.median(own[own > 0])),
         called=called,
         around=host & dynamo & ~called & ~eager,
         kernels=case.nodes_of_gpu(case.trace.rows_named(case.trace.gpu.name, COMPILED.search)) & graph.on_gpu,
     )
+
+
+def _ops_of_calls(case: Analysis, compiler: Compiler, rows: I64, function: I64) -> F64:
+    """Per call of a compiled graph its number of ops; 0: unknown. Dynamo counts the ops of a function's largest graph;
+    a version that launches fewer kernels has fewer in proportion."""
+    ops, graph = case.trace.ops, case.graph
+    calls = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    of_call = nodes_in(graph, calls)
+    kernels = np.bincount(of_call[graph.on_gpu & (of_call >= 0)], minlength=len(rows)).astype(np.float64)
+    ops_of = {one.number: float(one.ops) for one in compiler.functions}
+    found = np.zeros(len(rows))
+    for number in np.unique(function).tolist():
+        mine = function == number
+        most = kernels[mine].max()
+        found[mine] = ops_of.get(number, 0.0) * (kernels[mine] / most if most else 1.0)
+    return found

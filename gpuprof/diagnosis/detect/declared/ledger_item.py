@@ -29,7 +29,7 @@ class LedgerItem:
     unadvised: bool = False
     """Whether it counts even if it is not advised: its wasted work is known."""
     changes_digits: bool = False
-    """Whether it may change digits that 16-bit training does not have anyway, and nothing else."""
+    """Whether it counts although the fix changes digits, or its rule: the same training would take about as long."""
 
 
 @dataclass(frozen=True, slots=True)
