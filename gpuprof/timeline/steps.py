@@ -31,7 +31,7 @@ START_UP_SHARE: Assumed[tuple[Share, Share]] = (0.05, 0.25)
 """(largest share that the program's start takes of a steady step, smallest share that it takes of a step that is left
 out)."""
 
-LONGEST_NS: Assumed[WholeNs] = 86_400 * 10**9
+LONGEST_WINDOW_NS: Assumed[WholeNs] = 86_400 * 10**9
 """A window longer than a day, ns, has wrong times: profilers write some MB a second."""
 
 FEWEST_PERIODIC: Assumed[Kernels] = 64
@@ -112,7 +112,7 @@ def possible(trace: Trace, steps: AnalysedSteps) -> bool:
             if len(times) and (times.min() <= -LATEST_NS or times.max() >= LATEST_NS):
                 return False
     work = np.sum((trace.gpu.end_ns - trace.gpu.start_ns).clip(0), dtype=np.float64)
-    return high - low <= LONGEST_NS and float(work) < LATEST_NS
+    return high - low <= LONGEST_WINDOW_NS and float(work) < LATEST_NS
 
 
 def whole_ns(trace: Trace) -> int:

@@ -145,7 +145,8 @@ def test_brackets_that_end_no_list_are_not_looked_behind_without_end(file):
 
 
 @pytest.mark.parametrize(("text_bytes", "compiled", "used"), [
-    (1000, True, "small"), (reader.SMALL_BYTES + 1, True, "stream"), (reader.SMALL_BYTES + 1, False, "small"),
+    (1000, True, "small"), (reader.SHORT_DOCUMENT_BYTES + 1, True, "stream"),
+    (reader.SHORT_DOCUMENT_BYTES + 1, False, "small"),
     (reader.SMALL_UNCOMPILED_BYTES + 1, False, "stream"),
 ])  # fmt: skip
 def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, monkeypatch):

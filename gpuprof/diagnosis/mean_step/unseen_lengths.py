@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Published, Ratio, Steps
 
-FEWEST_STEPS: Assumed[Steps] = 8
+FEWEST_LENGTHS: Assumed[Steps] = 8
 """Fewest steps of known length for a distribution."""
 BANDWIDTHS_BEYOND: Assumed[Ratio] = 4.0
 """Range of the estimated distribution beyond the lengths seen, in bandwidths."""
@@ -23,8 +23,8 @@ def unseen_lengths(lengths: I64, steps: int) -> float | None:
     (bandwidth by Silverman's rule, at least one grid step) on the grid of lengths that occur (multiples of 8, say). A
     length not yet seen that has probability p comes up in those steps with probability 1 - (1 - p)^steps."""
     lengths = lengths[lengths > 0]
-    if len(lengths) < FEWEST_STEPS or steps <= 0:
-        return None if len(lengths) < FEWEST_STEPS else 0.0
+    if len(lengths) < FEWEST_LENGTHS or steps <= 0:
+        return None if len(lengths) < FEWEST_LENGTHS else 0.0
     grid = max(int(np.gcd.reduce(lengths)), 1)
     cells = (lengths // grid).astype(np.float64)
     width = max(_bandwidth(cells), 1.0) if np.ptp(cells) else 0.0

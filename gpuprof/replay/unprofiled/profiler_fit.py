@@ -31,11 +31,11 @@ CPU_LIMITED: Assumed[Share] = 0.01
 says nothing more about the CPU."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good if the step differs from the measured one by at most this share."""
-KNOWN_TO: Assumed[Share] = 1e-4
+SEARCH_TOLERANCE: Assumed[Share] = 1e-4
 """Relative tolerance of the search for the cost of an event and the speed of a CPU."""
 FACTOR_BOUNDS: Assumed[tuple[Ratio, Ratio]] = (0.2, 5.0)
 """Between these, the factor is searched by which a part of a step is scaled."""
-NEAR_ENOUGH: Assumed[Share] = 0.01
+UNFITTED_DIFFERENCE: Assumed[Share] = 0.01
 """A step that is only estimated is not fitted if it differs by at most this share already."""
 
 
@@ -100,7 +100,7 @@ def remove_profiler(
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
     """A removal without a measured step, fitted to a step known from other recordings: the CPU's time is fitted to
     `step_ns`, and the relative widths of its interval and the step's are unchanged."""
-    if abs(step_ns - removal.step_ns) <= NEAR_ENOUGH * step_ns or removal.step_ns <= 0:
+    if abs(step_ns - removal.step_ns) <= UNFITTED_DIFFERENCE * step_ns or removal.step_ns <= 0:
         return removal
     found = remove_profiler(graph, step_ns)
 
@@ -205,7 +205,7 @@ def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
     if holds(low):
         return low
     for _ in range(16):
-        if high - low <= KNOWN_TO:
+        if high - low <= SEARCH_TOLERANCE:
             break
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
