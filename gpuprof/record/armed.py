@@ -210,7 +210,7 @@ class Armed:
         elif self._backward is not None:
             self._leave_backwards()
         elif self._clock is not None and not self.ended:
-            self._sessions.counter = self._clock.counter(self._ends_ns.append)
+            self._sessions.counter = self._clock.counter(self._ends_ns.append, self.optimizer_ended)
             if self._request is not None:  # a request came meanwhile, and removed the counter first
                 self._sessions.counter = None
 

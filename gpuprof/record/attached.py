@@ -53,9 +53,10 @@ class Attached:
         """Watches the model's calls. ranges: the calls and its modules get ranges."""
         self._training.hook(self._listener, self.ranges.open, self._levels if ranges else None)
 
-    def rest(self, fetching: Callable[[Any, Any], Any]) -> bool:
+    def rest(self, fetching: Callable[[Any, Any], Any], calling: Callable[[Any, Any, Any], None] | None) -> bool:
         """Removes the hooks that a step calls, until `resume`; returns whether that was possible. fetching: makes the
-        stand-in for the loader's `__next__` (see `Patch.rest`)."""
+        stand-in for the loader's `__next__` (see `Patch.rest`). calling: called before the model is, with it and its
+        positional arguments and keywords."""
         here = [self._backward, *sampled.patches, *(() if self._training.workers else loader_meter.patches)]
         if self._loader is None or not self._loader.rest(fetching):
             return False
@@ -66,6 +67,8 @@ class Attached:
                 return False
             self._resting.append(patch)
         self._training.unhook()
+        if calling is not None:
+            self._training.note_calls(self._listener, self.ranges.open, calling)
         return True
 
     def resume(self) -> None:

@@ -200,6 +200,13 @@ class Hook:
         return functools.partial, (sys.audit, "gpuprof.copied")
 
 
+class DirectHook(functools.partial):
+    """The same where the module is not traced: one function of Python less."""
+
+    def __reduce__(self) -> Any:
+        return functools.partial, (sys.audit, "gpuprof.copied")
+
+
 class ModuleHooks:
     """Ranges around the calls of modules, and a look at the arguments of the model's calls."""
 
@@ -209,7 +216,7 @@ class ModuleHooks:
 
     def watch(self, model: Any) -> None:
         """Looks at the arguments of every call of the model."""
-        self._put(model.register_forward_pre_hook, self._look, with_kwargs=True, prepend=True)
+        self._put(model.register_forward_pre_hook, Hook(self._look), with_kwargs=True, prepend=True)
 
     def _look(self, model: Any, args: Any, kwargs: Any) -> None:
         tape = self._listener.tape
@@ -217,6 +224,10 @@ class ModuleHooks:
             tape.called((kwargs, args))
         else:
             self._listener.on_call((kwargs, args))
+
+    def note(self, model: Any, call: Callable[[Any, Any, Any], None]) -> None:
+        """Calls `call` before each call of the model, with it, its positional arguments and its keywords."""
+        self._put(model.register_forward_pre_hook, DirectHook(call), with_kwargs=True, prepend=True)
 
     def name(self, module: Any, name: str) -> None:
         """A range of this name around every call of the module."""
@@ -231,12 +242,12 @@ class ModuleHooks:
             if close is not None:
                 close()
 
-        self._put(module.register_forward_pre_hook, before, prepend=True)
-        self._put(module.register_forward_hook, after, always_call=True)
+        self._put(module.register_forward_pre_hook, Hook(before), prepend=True)
+        self._put(module.register_forward_hook, Hook(after), always_call=True)
 
-    def _put(self, register: Any, call: Callable[..., None], **options: Any) -> None:
+    def _put(self, register: Any, hook: Callable[..., None], **options: Any) -> None:
         try:
-            self._handles.append(register(Hook(call), **options))
+            self._handles.append(register(hook, **options))
         except Exception:  # a module that takes no hooks, such as a scripted one, goes without
             pass
 

@@ -11,6 +11,7 @@ It is not a child of the training, which might wait for any child; it ends when 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..runfile import log, whole_file
+from ..runfile import log, partial_of, whole_file
 from .code_paths import shortened
 from .frame_layout import layout
 from .python_stacks import Code, Memory, StackReader, Unreadable
@@ -61,8 +62,16 @@ def main(folder: str, file: str) -> None:
 
 
 def _serve(folder: Path, file: str) -> None:
+    requests, partial = _Requests(), partial_of(folder / file)
+    try:
+        _answer(requests, folder, file, partial)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _answer(requests: _Requests, folder: Path, file: str, partial: Path) -> None:
     sampler: Sampler | None = None
-    requests = _Requests()
     for request in iter(requests.next, None):
         if "check" in request:
             sampler, error = None, None
@@ -77,6 +86,7 @@ def _serve(folder: Path, file: str) -> None:
                 error = "its memory cannot be read"
             os.write(0, json.dumps({"pid": os.getpid(), "error": error}).encode() + b"\n")
         elif "go" in request and sampler is not None:
+            partial.touch(0o600)  # from now on whoever reads the run knows that there will be samples
             sampler.sample(request["go"]["period_ns"], requests, request["go"]["workers"])
         elif "stop" in request and sampler is not None:
             found = sampler.document(request["stop"])

@@ -4,6 +4,7 @@ hooks."""
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from .environment import describe_gpu
@@ -132,6 +133,13 @@ class Training:
                 self._modules.name(module, name)
             self._repeated = RepeatedCalls(open_range, models_of_process())
             self._graphs = (ZeroedWork(open_range), RepeatedProducts(open_range))
+
+    def note_calls(self, listener: CallListener, open_range: Any, note: Callable[[Any, Any, Any], None]) -> None:
+        """Calls `note` before each call of the model, and does nothing else, until `unhook` or `hook`."""
+        model = self._model()
+        if model is not None and not is_compiled(model):
+            self._modules = ModuleHooks(open_range, listener)
+            self._modules.note(model, note)
 
     def new_step(self) -> None:
         """A step begins: its calls of models repeat none of earlier steps."""
