@@ -219,7 +219,7 @@ def test_an_event_may_be_longer_than_a_block(block_bytes, file):
 
 def test_an_event_beyond_the_limit_is_given_up(file, monkeypatch):
     for module in (blocks, stream):
-        monkeypatch.setattr(module, "LIMIT_BYTES", 5000)
+        monkeypatch.setattr(module, "LONGEST_EVENT_BYTES", 5000)
     file.write_text(
         listed([op("a"), op("x" * 20_000), op("b"), op("c", more=', "args": {"x": "' + "y" * 30_000 + '"}'), op("d")])
     )
@@ -229,7 +229,7 @@ def test_an_event_beyond_the_limit_is_given_up(file, monkeypatch):
 
 
 def test_a_header_without_an_end_is_no_trace(file, monkeypatch):
-    monkeypatch.setattr(stream, "LIMIT_BYTES", 5000)
+    monkeypatch.setattr(stream, "LONGEST_EVENT_BYTES", 5000)
     file.write_text('{"schemaVersion": [' + "1, " * 5000)
     with pytest.raises(UnreadableTrace):
         parsed_from(file, 64)
