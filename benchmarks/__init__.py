@@ -1,1 +1,1 @@
-"""How fast traces load (`python -m benchmarks.load`), and traces to find out with (`benchmarks.generate`)."""
+"""Measurements of gpuprof itself, one command per module: accuracy, recall, speed, overhead; and generated traces."""

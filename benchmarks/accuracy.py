@@ -1,10 +1,10 @@
-"""How near the replay, the unprofiled step, the verdicts and the predicted fixes come to what was measured.
+"""How close the replay, the unprofiled step, the verdicts and the predicted fixes come to what was measured.
 
     python -m benchmarks.accuracy [--shared FOLDER] [--only NAME]
 
 Recordings and their truths: tests/data/pairs (each program timed without a profiler before and after a change, in fresh
-processes that took turns), tests/data/runs (recorded by `gpuprof trace`, with a baseline of their own), and the H200
-recordings of FOLDER (../shared), where it is there. A truth is an interval; inside it the error is 0.
+processes that took turns), tests/data/runs (recorded by `gpuprof trace`, with a measured baseline), and the H200
+recordings in FOLDER (../shared), if it exists. A truth is an interval; inside it the error is 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MS = 1e6
 
 
 SAME_WORK = 0.2
-"""Of two works that differ by less a recording of a few steps can mean the same: how much of a batch is padding."""
+"""Amounts of work that differ by less count as equal in a recording of a few steps: the share of padding varies."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Fix:
     """False: it was measured to gain nothing, and must not be advised."""
     name: str = ""
     title: str | None = None
-    """Of the finding, where it proposes several things."""
+    """Title of the proposal, if the finding proposes several things."""
     of_ms: float | None = None
     """The recorded mean step, if `step_ms` is what the measured gain leaves of that and not what was timed."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recording and what is true of it."""
+    """A recording and its measured truth."""
 
     name: str
     path: Path
@@ -73,17 +73,18 @@ class Case:
     run: bool = False
     """Whether it is a run of `gpuprof trace`, diagnosed with the steps that it timed before it recorded."""
     steps_differ: bool = False
-    """Whether the recorded step is not the mean one: then only what a fix gains of it is compared."""
+    """Whether the recorded step is not the mean one; then only the gains of fixes are compared."""
 
 
 @dataclass
 class Result:
-    """What gpuprof says of a case."""
+    """What gpuprof says about a case."""
 
     case: Case
     diagnosis: Diagnosis
     step_error: float
-    """Of the untouched replay, as a share of the window; `start_error` of kernel starts, as a share of the step."""
+    """Error of the unchanged replay, as a share of the window; `start_error`: of kernel starts, as a share of the
+    step."""
     start_error: float
     fixes: list[tuple[Fix, Finding | None]] = field(default_factory=list)
     considered: list[tuple[Fix, Considered]] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Result:
 
     @property
     def estimate_error(self) -> float | None:
-        """Of the unprofiled step that the trace alone gives, signed."""
+        """Error of the unprofiled step from the trace alone, signed."""
         steps = self.diagnosis.steps
         if self.case.unprofiled_ms is None or steps is None or steps.estimated_ns is None or self.case.steps_differ:
             return None
@@ -124,7 +125,7 @@ def unprofiled_ms(diagnosis: Diagnosis) -> tuple[float, float]:
     """The 80 % interval of the unprofiled step, ms."""
     steps, cost = diagnosis.steps, diagnosis.profiler
     assert steps is not None and cost is not None
-    # What the cost counts from: next to an estimated step the replayed one.
+    # The cost counts from the replayed step if the step is an estimate.
     estimated = steps.unprofiled_ns is None and steps.estimated_ns is not None
     slowed_ns = (steps.estimated_ns or 0) + cost.typical_ns if estimated else steps.recorded_ns
     return (slowed_ns - cost.high_ns) / MS, (slowed_ns - cost.low_ns) / MS
@@ -166,7 +167,7 @@ def shared(folder: Path) -> Iterator[Case]:
 
 
 def scenarios(role: Role | None = None) -> Iterator[Case]:
-    """The scenarios that were recorded, as the runs that they are; of one role, or all."""
+    """The recorded scenarios, as runs; of one role, or all."""
     for entry in catalogue.scenarios():
         if role not in (None, entry.role):
             continue
@@ -208,7 +209,8 @@ def run(case: Case) -> Result:
 
 
 def first_rank(run: Path) -> Timeline:
-    """Of a run of several ranks: its diagnosis is that of the rank that the others wait for."""
+    """The timeline of the rank that the diagnosis of a run of several ranks is about: the one that the others wait
+    for."""
     trace = resolve(run).read().trace
     assert trace is not None
     timeline = build_timeline(trace)
@@ -227,7 +229,7 @@ class Timed(Protocol):
 
 
 def other_batch(diagnosis: Diagnosis, fix: Timed) -> Finding | None:
-    """What gpuprof predicts of the batch that was timed, where it advises another one; None where it advises none."""
+    """What gpuprof predicts for the timed batch if it advises another one; None if it advises none."""
     advised = next((one for one in diagnosis.findings if one.id == larger_batch.PAGE.id == fix.finding), None)
     case = analysis_of(diagnosis)
     if advised is None or case is None:
@@ -239,12 +241,12 @@ def other_batch(diagnosis: Diagnosis, fix: Timed) -> Finding | None:
 def is_of(fix: Fix, found: Finding) -> bool:
     """Whether a finding proposes what was timed."""
     named = found.id == fix.finding and fix.title in (None, found.title)
-    # Of rare steps a finding tells the mean step against the usual one: what it calls more work is the gain itself.
+    # For rare steps a finding compares the mean step with the usual one: its `work` is the gain itself.
     return named and (found.id == "rare_steps" or abs(found.work / fix.work - 1) < SAME_WORK)
 
 
 def of_timed_steps(case: Case) -> Diagnosis | None:
-    """What gpuprof says of the steps that were timed, where a scenario's recording holds many of them."""
+    """What gpuprof says about the timed steps, if a scenario's recording contains many of them."""
     if not case.run or case.name not in catalogue.names():
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -253,9 +255,9 @@ def of_timed_steps(case: Case) -> Diagnosis | None:
 
 
 def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, work: float) -> Fix:
-    """The measured fix as it would be of the run's own mean step: its gain per work, of what that step takes.
+    """The measured fix, applied to the run's own mean step: its gain per work, times what that step takes.
 
-    `work`: of the finding that proposes it."""
+    `work`: that of the finding that proposes it."""
     if not diagnosis.step_ns or case.unprofiled_ms is None:
         return fix
     factor = diagnosis.step_ns / MS * work / (statistics.mean(case.unprofiled_ms) * fix.work)
@@ -264,7 +266,7 @@ def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, work: float) -> Fix:
 
 
 def predicted(found: Finding | Considered, fix: Fix) -> Range:
-    """The predicted step with its interval, ms: of what the fix gains alone where that was measured, and not a step."""
+    """The predicted step with its interval, ms; from the gain alone if a gain was measured and not a step."""
     step, gain = found.step_ns, found.speedup
     assert step is not None and gain is not None, "it was predicted"
     if fix.of_ms is None:
@@ -273,7 +275,7 @@ def predicted(found: Finding | Considered, fix: Fix) -> Range:
 
 
 def cases(folder: Path | None, role: Role | None = None) -> Iterator[Case]:
-    """All that there are, or all of one role."""
+    """All cases, or all of one role."""
     yield from scenarios(role)
     yield from pairs(role=role)
     of_role = role in (None, role_of("shared/traces/h200"))
@@ -282,7 +284,7 @@ def cases(folder: Path | None, role: Role | None = None) -> Iterator[Case]:
 
 
 def report(results: list[Result]) -> Iterator[str]:
-    """The table, line by line, and the summary that the tests hold."""
+    """The table, line by line, and the summary that the tests check."""
     yield f"{'recording':27}{'recorded':>9}{'estimated':>10}{'measured':>14}{'error':>7}  verdict"
     for r in results:
         steps = r.diagnosis.steps

@@ -1,8 +1,8 @@
-"""docs/accuracy.md: what benchmarks/accuracy.py finds, with the reason of every miss.
+"""docs/accuracy.md: what benchmarks/accuracy.py finds, with the reason for every miss.
 
     python -m benchmarks.accuracy_page [--shared FOLDER] [--out docs/accuracy.md]
 
-The reasons are in benchmarks/misses.json: what is written there must be a miss, and every miss must be written there.
+The reasons are in benchmarks/misses.json: every entry must be a miss, and every miss must have an entry.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def page(
 ) -> Iterator[str]:
     """The page, in pieces.
 
-    `alone`: what the trace files alone say. `tests`: recordings that only test. `others`: fixes predicted with their
-    program left out. `poor`: verdicts on recordings from which evidence was left out.
+    `alone`: results from the trace files alone. `tests`: recordings that only test. `others`: fixes predicted with
+    their program left out. `poor`: verdicts on recordings from which evidence was left out.
     """
     fitted = [r for r in results if r.case.name not in {one.case.name for one in tests}]
     found = claims(tests, mean_steps())

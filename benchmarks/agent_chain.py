@@ -3,10 +3,10 @@
     python -m benchmarks.agent_chain            the five cases, with what was called and said
     python -m benchmarks.agent_chain --page     writes the transcript into docs/agents.md
 
-The client knows nothing of the cases. It calls `diagnose`, and then does what stands first in each answer's
-`next_steps` and was not done before; what is to be done by hand is passed on to the user of the case, who edits the
-program and records it again, or has a recording with the fix. It ends with the first comparison, or where no answer
-says how to go on.
+The client knows nothing about the cases. It calls `diagnose`, and then does the first thing in each answer's
+`next_steps` that it has not done yet; actions by hand are passed on to the user of the case, who edits the program and
+records it again, or has a recording with the fix. It ends with the first comparison, or when no answer says how to
+continue.
 
 Three cases try their fix on a small program on the CPU, one has a server that only reads, and one fix is made by hand.
 The recordings of the last four are those of scenarios on a GPU, with and without the fix. What is tried there is a
@@ -39,7 +39,7 @@ MOST_CALLS = 12
 PATIENCE = "20s"
 """How long the client lets a trial take."""
 LIMIT_S = 400.0
-"""When a call is given up."""
+"""Time after which a call is given up."""
 
 PROGRAM = """
 import sys, time
@@ -85,9 +85,9 @@ class Case:
     fix: str
     """The finding at which the chain has to end."""
     scenario: str | None = None
-    """Whose recordings, before and after the fix, are read; None: the program itself is recorded."""
+    """The scenario whose recordings, before and after the fix, are read; None: the program itself is recorded."""
     program: str | None = None
-    """What is tried; None: nothing can be."""
+    """The program that is tried; None: nothing can be tried."""
     reads_only: bool = False
     """Whether the server offers no `try`."""
 
@@ -107,7 +107,7 @@ CASES = (
 
 
 Call = Callable[[str, dict[str, Any]], Any]
-"""Calls a tool: a coroutine of whether it is an error, and the text of its answer."""
+"""Calls a tool: a coroutine that returns (whether it is an error, the text of its answer)."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Step:
 
 
 def next_of(answer: str) -> list[dict[str, Any]]:
-    """What an answer says comes next: of JSON its `next_steps`, of Markdown its last line."""
+    """What comes next, according to an answer: the `next_steps` of JSON, the last line of Markdown."""
     if answer.startswith("{"):
         return json.loads(answer).get("next_steps") or []
     last = answer.rstrip().rpartition("\n")[2]
@@ -163,7 +163,7 @@ async def follow(call: Call, user: Callable[[str], None], stop_before: str = "")
 
 @dataclass(slots=True)
 class User:
-    """Who owns the program: keeps its recordings, and does by hand what the answers ask for and no tool does."""
+    """The program's owner: keeps its recordings, and does by hand what the answers ask for and no tool can do."""
 
     case: Case
     folder: Path
@@ -179,8 +179,8 @@ class User:
             self._take("recording", "2026-01-01_000000_train")
 
     def does(self, what: str) -> None:
-        """Writes arguments of the DataLoader into the program, and records it again; of a scenario the recording with
-        the fix is there already."""
+        """Writes arguments of the DataLoader into the program, and records it again; for a scenario the recording with
+        the fix exists already."""
         if self.case.scenario is not None:
             if what.startswith("record"):
                 self._take("fixed", "2026-01-01_010000_train")
@@ -214,7 +214,7 @@ def variables() -> dict[str, str]:
 
 
 def run_case(case: Case, folder: Path, user: User | None = None, stop_before: str = "") -> list[Step]:
-    """What the client did, with a server of its own. user: who has prepared the folder already."""
+    """What the client did, with its own server. user: the user who has already prepared the folder."""
     from mcp import Client, StdioServerParameters  # pyright: ignore[reportMissingImports]
 
     if user is None:

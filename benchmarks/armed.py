@@ -4,9 +4,9 @@
 
 `step`: an optimizer step of one tiny parameter and its backward pass, in blocks with and without the armed counter that
 alternate within one process; the difference of their medians is the cost of a step. `batch`: the same of a batch from a
-DataLoader without workers. `after`: of two trainings of some milliseconds a step that run at the same time one is
-recorded by `gpuprof attach`; the CPU time of its thread, and its wall time, of a step after the recording over before,
-over the same ratio of the other one.
+DataLoader without workers. `after`: of two trainings with steps of some milliseconds that run at the same time, one is
+recorded by `gpuprof attach`; the CPU time of its thread, and its wall time, per step after the recording over that
+before, divided by the same ratio of the other training.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def step_cost(rounds: int) -> dict[str, float]:
         loss.backward(retain_graph=True)
         optimizer.step()
 
-    for _ in range(100):  # the first ones follow backward passes as well
+    for _ in range(100):  # during the first ones backward passes are followed, too
         step()
     hooks = module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks
     kept = [dict(one) for one in hooks]
@@ -111,8 +111,8 @@ json.dump([cpu, wall], sys.stdout)
 
 
 def after(folder: Path) -> tuple[float, float]:
-    """(CPU time, wall time) of a step after a recording over those before it; medians, over the same ratio of a second
-    training next to it that is armed and not recorded: the machine is as busy for both."""
+    """(CPU time, wall time) of a step after a recording over that before it; medians, divided by the same ratio of a
+    second training at the same time that is armed and not recorded, so that the machine is equally busy for both."""
     (folder / "train.py").write_text(TRAINING, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "gpuprof"]
@@ -147,7 +147,7 @@ def _quotient(each: list[float], first: int) -> float:
 
 
 def wait_for(pid: int, steps: int) -> int:
-    """The steps that an armed process has taken, once these are as many. Raises TimeoutError."""
+    """Waits until an armed process has taken at least `steps` steps; returns their number. Raises TimeoutError."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
         taken = max((one.step for one in armed() if one.pid == pid), default=0)

@@ -1,10 +1,10 @@
-"""What gpuprof says of a program before it was timed: `prediction.json` next to its scenario.
+"""What gpuprof says about a program before it was timed: `prediction.json` next to its scenario.
 
     python -m benchmarks.blind_predictions NAME … [--runs DIR]
 
 Written from the scenario's recording, or with --runs from the whole run that it was cut from, and committed before the
-program is timed bare. It is never written again: later versions of gpuprof say what they say in docs/accuracy.md.
-docs/other_programs.md holds it against what was measured.
+program is timed bare. It is never written again; docs/accuracy.md has what later versions say.
+docs/other_programs.md compares it with what was measured.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def times(speedup: Range) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="+")
-    parser.add_argument("--runs", type=Path, metavar="DIR", help="of DIR/NAME in place of the scenario's recording")
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="read DIR/NAME instead of the scenario's recording")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write DIR/NAME.json in place of prediction.json")
     args = parser.parse_args()
     for name in args.names:
@@ -79,9 +79,9 @@ def main() -> None:
         if run is None:
             parser.error(f"{name} has no recording")
         if target.exists():
-            parser.error(f"{target} is there already: a first contact has no second")
+            parser.error(f"{target} exists already: there is only one first contact")
         if entry.truth is not None:
-            parser.error(f"{name} was timed already: nothing is predicted of it any more")
+            parser.error(f"{name} was timed already: it is too late for a prediction")
         text = json.dumps(predicted(gpuprof.diagnose(run)), indent=1, ensure_ascii=False)
         target.write_text(text + "\n", encoding="utf-8")
 

@@ -56,8 +56,7 @@ from scenarios import catalogue
 
 PAGE = ROOT / "docs" / "calibration.md"
 MATTERS = 0.1
-"""Share of the step that scales with the CPU's time from which on a program says how processes of host-bound ones
-differ."""
+"""A program shows how host-bound processes differ if at least this share of its step scales with the CPU's time."""
 EVENT_COSTS_NS = np.arange(1_000, 4_001, 100)
 
 
@@ -66,7 +65,7 @@ KNOBS: list[Knob] = []
 
 
 def by_fix(*knobs: Knob) -> Subject:
-    """Numbers that follow from what fixes were measured to leave of a step."""
+    """Numbers that follow from measured steps with fixes."""
     KNOBS.extend(knobs)
 
     def refits() -> Iterator[Refit]:
@@ -113,7 +112,7 @@ def profiler() -> Iterator[Refit]:
             continue
         steps = _steps_by_cost(timeline)
         if steps[0] - steps[-1] < INFORMATIVE * steps[0]:
-            continue  # something else binds it
+            continue  # something else limits the step
         off[place] = np.array([abs(error(step, case.unprofiled_ms)) for step in steps])
         middle = sum(case.unprofiled_ms) / 2
         each[place] = float(np.interp(-middle, -steps, EVENT_COSTS_NS))
@@ -160,7 +159,7 @@ def _median_of_name(timeline: Timeline, name: str) -> float | None:
 
 
 def latency() -> Iterator[Refit]:
-    """From one kernel to the next where the next was launched long before."""
+    """Time from one kernel to the next if that was launched long before."""
     found = {}
     for place, case in fit_cases().items():
         timeline = timeline_of(case.path)
@@ -171,7 +170,7 @@ def latency() -> Iterator[Refit]:
 
 
 def queued_gaps(timeline: Timeline) -> np.ndarray:
-    """Times between two kernels of a stream of which the second had been launched 20 µs before the first ended, ns."""
+    """Times, ns, between two kernels of a stream if the second was launched at least 20 µs before the first ended."""
     gpu, calls, links = timeline.trace.gpu, timeline.trace.calls, timeline.links
     rows = timeline.members[(gpu.kind == KERNEL)[timeline.members] & (links.call[timeline.members] >= 0)]
     parts = []
@@ -185,7 +184,7 @@ def queued_gaps(timeline: Timeline) -> np.ndarray:
 
 
 def noise() -> Iterator[Refit]:
-    """Half of the interval that eight of ten processes of one program lie in, from the timings of the scenarios."""
+    """Half of the 80 % interval of processes of one program, from the timings of the scenarios."""
     spread = {
         f"{entry.name} {fix}".strip(): half_width([entry.steps_ms([process]) for process in processes])
         for entry in catalogue.scenarios()
@@ -205,8 +204,9 @@ def noise() -> Iterator[Refit]:
 
 
 def _away(entry: catalogue.Scenario) -> F64:
-    """How far each process of a program as it is lies from the mean of the others, over the square root of the share of
-    the step that scales with the CPU's time; empty for fewer than five processes, or where that share is small."""
+    """How far each process of an unchanged program is from the mean of the others, divided by the square root of the
+    share of the step that scales with the CPU's time; empty for fewer than five processes, or if that share is
+    small."""
     processes = dict(_by_fix(entry)).get("", [])
     if len(processes) < 5 or entry.recording is None:
         return np.empty(0)
@@ -228,13 +228,13 @@ def _by_fix(entry: catalogue.Scenario) -> Iterator[tuple[str, list[dict]]]:
 
 
 def half_width(processes: list[list[float]]) -> float:
-    """How far the processes' mean steps are from their median, as a share of it: eight of ten are nearer."""
+    """Distance of the processes' mean steps from their median, as a share of it, that 80 % of them do not exceed."""
     steps = np.array([np.mean(values) for values in processes])
     return float(np.quantile(np.abs(steps / np.median(steps) - 1), 0.8))
 
 
 def projection() -> Iterator[Refit]:
-    """The share of the bandwidth by which kernels of unknown traffic take what they took on both GPUs."""
+    """The share of the bandwidth with which kernels of unknown traffic take the times measured on both GPUs."""
     middle, used = {}, []
     for name in TRAININGS:
         here, there = (subject_of(diagnosed(EXAMPLE / gpu / name)) for gpu in ("h200", "h100"))
@@ -254,8 +254,8 @@ def projection() -> Iterator[Refit]:
 
 
 def share_of_bandwidth(longer: float, slower: float) -> float:
-    """Of the bandwidth here what a kernel uses that takes `longer` times as long where memory takes `slower` times as
-    long and instructions the same: traffic and instructions add as squares."""
+    """Share of the bandwidth here that a kernel uses if it takes `longer` times as long where memory takes `slower`
+    times as long and instructions take the same time; traffic and instructions add as squares."""
     return float(np.sqrt(np.clip((longer**2 - 1) / (slower**2 - 1), 0.0, 1.0)))
 
 
@@ -292,7 +292,7 @@ SUBJECTS: dict[str, Subject] = {
 
 
 def table(found: Iterator[Refit]) -> Iterator[str]:
-    """Old against new, a line for each number and one for each recording that determines it."""
+    """Old and new values: a line for each number, and one for each recording that determines it."""
     for one in found:
         old = numbers()[one.name]
         new = "not known from the recordings here" if one.value is None else digits(one.value)

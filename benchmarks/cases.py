@@ -3,7 +3,8 @@
     python -m benchmarks.cases [--runs FOLDER] [--page]
 
 A case is a published fix of some project (`source` in scenario.json), made again as a program before and after it and
-timed on a GPU; "before" was recorded by `gpuprof trace`. Scored is what a person sees first: the first three of
+timed on a GPU; "before" was recorded by `gpuprof trace`. The score is about what a person sees first: the first three
+of
 *Fixes*, the first three of *Worth trying*, the three largest items above reach, and the three functions with a price.
 
 - cause: one of these lines is of a finding that the case names (`causes`), or has one of its words (`named_by`).
@@ -43,20 +44,20 @@ GAINED = 1.03
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something that a person reads first."""
+    """A line that a person reads first."""
 
     kind: str
     """fixes | worth trying | above reach | functions"""
     ids: tuple[str, ...]
     title: str
     text: str
-    """All of it, in which words are looked for."""
+    """The whole text, in which words are searched."""
     finding: Finding | None
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One case. None: not to be scored, since nothing was measured or recorded."""
+    """One case. None: not scored, since nothing was measured or recorded."""
 
     name: str
     title: str
@@ -64,7 +65,7 @@ class Score:
     published: float | None
     measured: float | None
     cause: str | None
-    """The line that names it; empty: none."""
+    """The line that names the cause; empty: none."""
     place: bool | None
     gains: dict[str, tuple[Gain, float, float]]
     """Change → measured gain, and the predicted interval."""

@@ -2,10 +2,10 @@
 
     python -m benchmarks.commands [--against OTHER_CHECKOUT] [--rounds 3] [--folder FOLDER]
 
-Every run is a process of its own, imports included, with Python's bytecode and numba's kernels in their caches: each
-command runs once before it is measured. Of the rounds the least is printed: the processor time (user and system, of
-all threads), which what else the machine does hardly changes, and the time on the clock, which it does. Two checkouts
-take turns. The traces are generated (`benchmarks.generate`), in FOLDER if it is given, and are used again.
+Every run is a separate process, including imports, with Python's bytecode and numba's kernels cached: each command runs
+once before it is measured. The smallest values over the rounds are printed: CPU time (user and system, all threads),
+which other load on the machine hardly changes, and wall time, which it does change. Two checkouts take turns. The
+traces are generated (`benchmarks.generate`), in FOLDER if it is given, and reused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def seconds(checkout: Path, arguments: list[str]) -> tuple[float, float]:
-    """(processor time, time on the clock) of one command of a checkout."""
+    """(CPU time, wall time) of one command of a checkout, s."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPATH"] = str(checkout)
     begin = time.perf_counter()

@@ -7,11 +7,11 @@ All programs with a recording and a measured gain of one of the findings `compil
 *Worth trying* or considered: what was predicted next to what was measured. The sign is right where both are above 1.02,
 both below 0.98, or they are less than 5 % apart, and where a change that gained nothing is not advised. The price of a
 change that gains is the time that it takes off the step, without the odds that something else keeps it from working: a
-change that was measured has worked. A change that did not get through counts as a gain of 1 and says nothing of the
-interval: what is advised costs its trial. A change of which nothing is said, or no figure, is
-predicted to gain nothing (1). A program counts as within 20 % if all of its prices are.
+change that was measured has worked. A change that did not work counts as a gain of 1 and says nothing about the
+interval: advice that fails costs its trial. A change that is not mentioned, or has no figure, counts as predicted to
+gain nothing (1). A program counts as within 20 % if all of its prices are.
 
-`--page` writes the section of compiling, graphs and breaks of docs/costs.md again.
+`--page` rewrites the section about compiling, graphs and breaks of docs/costs.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Price:
     change: str
     finding: str
     measured: tuple[float, float, float] | None
-    """Low, middle and high gain over the turns; None where the change did not get through."""
+    """Low, middle and high gain over the turns; None if the change did not work."""
     predicted: tuple[float, float, float] | None
     where: str
     why: str = ""
@@ -87,8 +87,8 @@ class Price:
 
     @property
     def near(self) -> bool | None:
-        """Whether the price, the time that the change takes off the step, is within a fifth of what was measured; of
-        changes that gain. None for others."""
+        """Whether the price, the time that the change takes off the step, is within a fifth of what was measured. None
+        for changes that do not gain."""
         price = self.price
         return None if price is None else abs(price[0] / price[1][1] - 1) <= OFF
 
@@ -113,7 +113,7 @@ class Price:
 
 
 def prices(program: Program, findings: Sequence[str] = FINDINGS) -> list[Price]:
-    """What is said of each measured change of these findings."""
+    """The price of each measured change of these findings."""
     changes = [one for one in program.changes if one.finding in findings and not one.also]
     if not changes:
         return []

@@ -3,9 +3,9 @@
     python -m benchmarks.compile_time --measure > times.json     on a GPU, some five minutes
     python -m benchmarks.compile_time --one llama-12 --mode default
 
-Each model runs in a fresh process with an empty compiler cache. Measured are the first forward and backward pass of the
-compiled model less a later one, the same for a second sequence length (torch makes lengths dynamic then), and what the
-estimate starts from: the kernels that one eager pass launches, forward and backward.
+Each model runs in a fresh process with an empty compiler cache. This measures the first forward and backward pass of
+the compiled model minus a later one, the same for a second sequence length (torch then makes lengths dynamic), and what
+the estimate starts from: the kernels that one eager pass launches, forward and backward.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def one(name: str, mode: str) -> dict[str, Any]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Every case in a fresh process with an empty cache; one that fails is left out, and said on stderr."""
+    """Every case in a fresh process with an empty cache; one that fails is left out, with a message on stderr."""
     found = []
     for name, mode in CASES:
         with tempfile.TemporaryDirectory() as cache:

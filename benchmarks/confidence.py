@@ -40,14 +40,14 @@ def judged(found: Iterable[Case]) -> Iterator[Judged]:
 
 
 def judgement(case: Case, diagnosis: Diagnosis) -> Iterator[Judged]:
-    """Of one recording; nothing where its truth or the confidence is not known."""
+    """The judged verdict of one recording; nothing if its truth or the confidence is not known."""
     verdict = diagnosis.verdict
     if case.verdict is not None and verdict.confidence is not None:
         yield Judged(case.name, verdict.confidence, verdict.bound in case.verdict)
 
 
 def brier(found: list[Judged]) -> float:
-    """Mean square of confidence less truth: 0 is perfect, 0.25 is always saying 0.5."""
+    """Mean square of confidence minus truth: 0 is perfect, always saying 0.5 gives 0.25."""
     return statistics.mean((one.confidence - one.right) ** 2 for one in found)
 
 
@@ -64,7 +64,7 @@ def left_out(found: list[Judged]) -> list[Judged]:
 
 
 def bin_of(one: Judged) -> int:
-    """Which of BINS a verdict's confidence lies in."""
+    """Index of the bin of a verdict's confidence."""
     return next(number for number, (low, high) in enumerate(BINS) if low <= one.confidence < high)
 
 

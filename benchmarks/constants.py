@@ -1,11 +1,11 @@
-"""List the numbers of gpuprof's modules: how well each is known, its unit, what it bounds, and where it stands.
+"""List the numbers in gpuprof's modules: how well each is known, its unit, what it bounds, and where it is.
 
     python -m benchmarks.constants             # a count by room
     python -m benchmarks.constants replay      # every number of a room
     python -m benchmarks.constants --bare      # those whose type says neither how well they are known nor their unit
 
-A number that was fitted to recordings is in `gpuprof/calibration/`, with its interval. Every other one stands next to
-the code that it decides in, with a type of `gpuprof/units.py`: `EQUAL_WORK: Assumed[Share] = 0.02`.
+A number that was fitted to recordings is in `gpuprof/calibration/`, with its interval. Every other one is next to
+the code that uses it, with a type of `gpuprof/units.py`: `EQUAL_WORK: Assumed[Share] = 0.02`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ VAGUE = frozenset(_VAGUE.split())
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number of a module, a flat collection of them, or an alias of a calibrated one. `line` counts from 1; `text` is
-    its docstring and comments. `type` is empty where it has none."""
+    """A number in a module, a flat collection of numbers, or an alias of a calibrated one. `line` counts from 1; `text`
+    is its docstring and comments. `type` is empty where it has none."""
 
     path: str
     line: int
@@ -72,22 +72,22 @@ class Constant:
 
     @property
     def is_vague(self) -> bool:
-        """Whether its name says nothing of what it bounds."""
+        """Whether its name says nothing about what it bounds."""
         return self.name.lstrip("_") in VAGUE
 
 
 def constants(package: Path = PACKAGE, root: Path = ROOT) -> Iterator[Constant]:
-    """All numbers of modules below `package` but those of the table, file by file, in the order of their lines."""
+    """All numbers in modules below `package` except those of the table, file by file, in the order of their lines."""
     for path in sorted(package.rglob("*.py")):
         if path.parent != package / "calibration":
             yield from constants_of(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix())
 
 
 def constants_of(source: str, path: str) -> Iterator[Constant]:
-    """Those of one file: names in capitals that get a number, several numbers, or one from the table.
+    """The numbers of one file: names in capitals that get a number, several numbers, or one from the table.
 
     Several names that get whole numbers in one line are the codes of an enumeration, which decide nothing; fractions
-    are no codes.
+    are not codes.
     """
     body = ast.parse(source).body
     lines = source.splitlines()
@@ -102,7 +102,7 @@ def constants_of(source: str, path: str) -> Iterator[Constant]:
 
 
 def _of_the_table(value: ast.AST) -> bool:
-    """Whether a value is computed from the table's numbers; a text that quotes them is none."""
+    """Whether a value is computed from the table's numbers; a text that quotes them is not."""
     if isinstance(value, ast.JoinedStr):
         return False
     named = isinstance(value, ast.Name) and "calibrat" in value.id
@@ -138,7 +138,7 @@ def _numeric(value: ast.expr) -> bool:
 
 
 def _whole(value: ast.expr) -> bool:
-    """Whether no fraction is in it."""
+    """Whether it contains no fraction."""
     return not any(isinstance(one, ast.Constant) and isinstance(one.value, float) for one in ast.walk(value))
 
 

@@ -1,9 +1,9 @@
-"""Diagnoses every trace in a folder and checks what holds of any diagnosis.
+"""Diagnoses every trace in a folder and checks what must hold for any diagnosis.
 
     python -m benchmarks.corpus FOLDER… [--jobs 1]
 
 Prints a line for each recording (verdict, confidence, step, fixes, what share of the GPU's time has no category) and
-what of `benchmarks.invariants` is broken; exits 1 where something is. A file that gpuprof refuses in one line counts as
+which of `benchmarks.invariants` are broken; exits with 1 if any is. A file that gpuprof refuses in one line counts as
 refused, not as broken.
 """
 
@@ -24,12 +24,12 @@ from gpuprof.errors import GpuprofError
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".sqlite.gz")
 OTHER = 0.05
-"""Share of the GPU's time in kernels of no category, above which names should be looked at."""
+"""Share of the GPU's time in kernels without a category, above which their names should be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is said of one recording."""
+    """The result for one recording."""
 
     path: str
     text: str

@@ -16,7 +16,7 @@ import time
 from gpuprof.units import Code, Convention
 
 PR_SET_CHILD_SUBREAPER: Convention[Code] = 36
-"""Of prctl: who inherits a process whose parent has ended."""
+"""Option of prctl(2): this process inherits descendants whose parent has ended."""
 
 
 def main() -> int:

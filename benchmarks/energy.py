@@ -1,10 +1,10 @@
-"""Energy of a step as recordings say it, next to what the GPU's counter gave in processes without gpuprof.
+"""Energy of a step from recordings, compared with the GPU's counter in processes without gpuprof.
 
     python -m benchmarks.energy [--estimate]
 
-Of all programs whose truth.json has joules and whose recording has samples of the power: mean power of unprofiled
-steps, by the recording and by the processes, which ran at other times on the same kind of machine. --estimate: also
-what the projection's model of the power makes of the recorded step, which takes a diagnosis of each.
+For all programs whose truth.json has joules and whose recording has power samples: mean power of unprofiled steps, in
+the recording and in the processes, which ran at other times on the same kind of machine. --estimate: also what the
+projection's power model gives for the recorded step, which takes a diagnosis of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuprof.diagnosis.run.energy import measured_energy
 from gpuprof.tracefile.run_folder.run import read_run
 
 NEAR = 0.1
-"""How far off a power may be."""
+"""Largest acceptable error of a power."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Which recordings numbers may be fitted to, and which only test them.
 
-`fit`: numbers of gpuprof/calibration were chosen with the recording in view, or may be. `test`: none ever is, so that
-what gpuprof says of it is out of sample. A scenario's role is in its scenario.json, that of a pair in
-tests/data/pairs/truth.json; of all others it is here, by where they lie. Recordings below `shared/` do not come with
+`fit`: numbers in gpuprof/calibration were chosen with the recording in view, or may be. `test`: none ever is, so that
+what gpuprof says about it is out of sample. A scenario's role is in its scenario.json, that of a pair in
+tests/data/pairs/truth.json; those of all others are here, by path. Recordings below `shared/` do not come with
 gpuprof.
 
     python -m benchmarks.fit_or_test    # every recording with its role
@@ -77,7 +77,7 @@ def role_of(place: str) -> Role:
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """A path from the root of a checkout, `shared/…` for recordings that lie next to it."""
+    """A path relative to the root of a checkout; `shared/…` for recordings next to it."""
     full = Path(path).resolve()
     if full.is_relative_to(ROOT):
         return full.relative_to(ROOT).as_posix()
@@ -114,7 +114,7 @@ _GUARDED: list[tuple[str, ...]] = []
 
 @cache
 def _listen() -> None:
-    """An audit hook cannot be taken away again; it acts only within `only_fit`."""
+    """Adds an audit hook, which cannot be removed again; it acts only within `only_fit`."""
     sys.addaudithook(_refuse)
 
 

@@ -2,11 +2,11 @@
 
     python -m benchmarks.fix_energy [--shared FOLDER] [--only NAME] [--json]
 
-All programs whose recording has the GPU's power and whose truth.json has joules of processes as they are and with a fix
-that gpuprof shows. The recording and the processes ran at other times, so what is compared is the energy of a step with
-the fix over that without, for equal work. Twice: as predicted, which is off by as much as the predicted step is; and
-with the measured steps in place of the predicted one, which leaves the errors of the energy itself: what the board
-takes while it waits, and what the GPU's work takes after the fix.
+For all programs whose recording has the GPU's power and whose truth.json has joules of processes without and with a fix
+that gpuprof shows. The recording and the processes ran at different times, so the energy of a step with the fix over
+that without is compared, for equal work. Twice: as predicted, which includes the error of the predicted step; and with
+the measured steps in place of the predicted one, which leaves the errors of the energy itself: what the board takes
+while it waits, and what the GPU's work takes after the fix.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gpuprof.diagnosis.result.finding_model import Finding
 from scenarios.catalogue import ROOT as SCENARIOS
 
 NEAR = (0.1, 0.2)
-"""How far off an energy may be."""
+"""Errors of an energy whose frequency is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The middle of some processes."""
+    """The median over some processes."""
 
     step_ms: float
     step_j: float
@@ -128,8 +128,8 @@ def _work_left(case: Analysis, model: StepEnergy, fix: Finding) -> float:
 
 
 def _with_times(model: StepEnergy, before: Measured, after: Measured, left: float) -> float:
-    """Energy with a fix over that without, with the measured steps: what the board takes while it waits goes with their
-    length, and the rest of the measured energy before with the GPU's work."""
+    """Energy with a fix over that without, with the measured steps: what the board takes while it waits scales with
+    their length, and the rest of the energy measured before scales with the GPU's work."""
     waiting_w = min(model.waiting_w, before.step_j / before.step_ms * 1e3)
     work_j = (before.step_j - waiting_w * before.step_ms / 1e3) * left
     return min(waiting_w * after.step_ms + 1e3 * work_j, model.most_w * after.step_ms) / 1e3 / before.step_j

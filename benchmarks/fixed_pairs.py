@@ -5,10 +5,9 @@
 Some programs were recorded both ways: pairs of traces of one model, and every scenario whose first fix was recorded.
 Next to the difference of these is the one that was measured, in processes without a profiler.
 
-Of all others a twin is made: the fix is made in the graph of the recorded step, the graph is simulated, and what comes
-out is written as a recording: work at its new times, what the fix takes out left out. Such a twin bears the kernels'
-old names, so fixes that put other kernels in their place (compiled code, fused attention, TF32) cannot be detected in
-it.
+For all others a twin is made: the fix is applied to the graph of the recorded step, the graph is simulated, and the
+result is written as a recording, with work at its new times and without what the fix removes. Such a twin has the
+kernels' old names, so fixes that replace kernels (compiled code, fused attention, TF32) cannot be detected in it.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Recorded:
 
 
 def recorded() -> Iterator[Recorded]:
-    """All programs that were recorded both ways, but those whose fix measured as none."""
+    """All programs that were recorded both ways, except those whose fix gained nothing when measured."""
     for before, after, finding in RECORDED_PAIRS:
         yield Recorded(f"{before} → {after}", PAIRS / f"{before}.json.gz", PAIRS / f"{after}.json.gz", finding)
     for one in scenarios():
@@ -104,7 +103,7 @@ class Twin:
 
 
 def twins(path: Path) -> Iterator[Twin]:
-    """One for every fix of a recording that is advised, needs nothing first, and can be detected."""
+    """A twin for every advised fix of a recording that depends on no other fix and can be detected."""
     trace = resolve(path).read().trace
     assert trace is not None
     diagnosis, case = diagnosed(trace)

@@ -1,12 +1,12 @@
-"""FP8 on the measured models: what their recordings and their shapes alone say, next to what was measured.
+"""FP8 on the measured models: predictions from their recordings and from their shapes alone, and what was measured.
 
     python -m benchmarks.fp8_models
 
 Each model of `scenarios.support.low_precision` was timed on an H200 in bf16 and with torchao's float8, scaled by tensor
 and by row. `recorded` is the price of the finding `fp8` by the recording of the bf16 steps. `shapes` needs no
 recording: from the measured bf16 step, the bf16 time of the layers' matrix multiplications
-(`gpuprof.costs.matmul_rates`) becomes that in FP8, plus the casts; it says what the GPU's time becomes, so it is
-printed only where the measured steps are those of a busy GPU.
+(`gpuprof.costs.matmul_rates`) becomes that in FP8, plus the casts; it gives the GPU's time, so it is
+printed only if the GPU is busy throughout the measured steps.
 """
 
 from __future__ import annotations

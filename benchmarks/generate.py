@@ -27,7 +27,7 @@ BASE_NS = 1_790_857_026_000_000_000
 """Times in the file count from here."""
 START_NS = 4_390_147_251_847_232
 STEP_BYTES = 32_000_000
-"""About what a step should be, so that files of every size have steps like those of real ones."""
+"""Approximate size of a step, so that files of every size have steps like those of real ones."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 TIME = "%d.%03d"
 FIRST = {"step": 2, "external": 113_153, "correlation": 3_712_185, "sequence": 220_677, "fwdbwd": 1}
@@ -55,13 +55,13 @@ class Template:
 
     layout: Layout
     counts: dict[str, int]
-    """By how much each counter grows in a step."""
+    """How much each counter grows per step."""
     first: dict[str, int]
     text: list[str] = field(default_factory=list)
     slots: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
 
     def add(self, e: Event) -> None:
-        """One event more."""
+        """Adds one event."""
         pid, tid = map(str, e.thread)
         fields = {"ph": f'"{e.phase}"', "cat": f'"{e.category}"', "name": f'"{e.name}"', "bp": '"e"'}
         fields |= {"id": "%d", "pid": pid, "tid": tid, "ts": TIME, "dur": TIME}
@@ -77,17 +77,17 @@ class Template:
         return 0, 0, self.first.get(counter, 0) + place, self.counts.get(counter, 1), 1, 2**62
 
     def _time(self, hi: int, lo: int) -> None:
-        """Whole microseconds, and the nanoseconds left. At place 0 is 0: with it as `lo` this is a time."""
+        """Slots for whole microseconds and the remaining nanoseconds. Place 0 is 0: with it as `lo` this is a time."""
         self.slots += (hi, lo, 0, 0, 1000, 2**62), (hi, lo, 0, 0, 1, 1000)
 
     def section(self) -> Section:
-        """What was added."""
+        """The section with the events that were added."""
         columns = np.array(self.slots, dtype=np.int64).reshape(-1, 6).T
         return Section("".join(self.text), np.ascontiguousarray(columns))
 
 
 class Clock:
-    """When things happen: the same for a step however often it is asked."""
+    """When things happen; deterministic for each step."""
 
     def __init__(self, step: Step, steps: int, seed: int) -> None:
         self._seed = seed
@@ -116,7 +116,7 @@ class Clock:
         for stream in (COMPUTE, COPY):
             on = self._streams == stream
             ends[on] = queued(arrived[on], gpu_ns[on] + 700)
-        # What the host does once it has waited happens that much later.
+        # What the CPU does after a wait happens that much later.
         waited = max(0, int(ends.max()) + 1_500 - int(host[self._synchronized - 1]))
         host[self._synchronized - 1 :] += waited
         gpu = np.stack([ends - gpu_ns, ends], axis=1).ravel()
@@ -192,7 +192,7 @@ def in_us(ns: int) -> str:
 
 
 def recorded(nbytes: int, steps: int | None, layout: Layout, seed: int) -> tuple[Step, int]:
-    """A step, and how often to write it, for a file of about this many bytes."""
+    """(a step, how many times to write it) for a file of about this many bytes."""
     sizes = []
     for few in (1, 2):
         step = record(few, seed)
@@ -207,7 +207,7 @@ def recorded(nbytes: int, steps: int | None, layout: Layout, seed: int) -> tuple
     def layers(count: int) -> int:
         return max(1, round((nbytes / count - fixed_bytes) / layer_bytes))
 
-    # Layers are large, so some numbers of steps come nearer than others.
+    # Layers are large, so some numbers of steps come closer to the size than others.
     usual = max(2, round(nbytes / STEP_BYTES))
     counts = [steps] if steps else range(max(2, usual // 2), 2 * usual + 1)
     best = min(counts, key=lambda count: abs(count * (fixed_bytes + layers(count) * layer_bytes) - nbytes))
@@ -235,7 +235,7 @@ def size(text: str) -> int:
 
 
 def generate(path: Path, nbytes: int, layout: str = "kineto", steps: int | None = None, seed: int = 0) -> int:
-    """Write a trace of about `nbytes` bytes of JSON to `path`; how many events it has, but for metadata."""
+    """Write a trace of about `nbytes` bytes of JSON to `path`; returns the number of events without metadata."""
     step, count = recorded(nbytes, steps, LAYOUTS[layout], seed)
     with opened(path) as out:
         written(out, path.name, LAYOUTS[layout], step, count, seed)

@@ -1,11 +1,11 @@
-"""docs/gpus.md: what is projected for GPUs that others measured, and which of their findings that meets.
+"""docs/gpus.md: projections for GPUs that others measured, and which of their findings these reproduce.
 
     python -m benchmarks.gpus_page [--out docs/gpus.md]
 
 The findings are of a published comparison of fine-tuning on ten GPUs: llama-cookbook's defaults in BF16 on Alpaca, one
 GPU without FSDP, TinyLlama-1.1B on all ten and Llama-3.1-8B where there are 48 GB or more. Both were recorded on an
-H200 for this page. None of the published figures, and none of the rates that the model of the power limit is held
-against, is part of any projection.
+H200 for this page. None of the published figures, and none of the rates that the model of the power limit is
+compared with, is part of any projection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FIRST = next(iter(RUNS))
 """The run that the large tables are ordered by."""
 CALIBRATED = {"A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM", "B200 SXM", "V100 SXM2 32GB"}
 FAST_HOST = 0.05
-"""A host that never binds: what the GPUs alone differ by."""
+"""CPU (host) factor with which the CPU is never the limit, so that only the GPUs differ."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.hang_dumps [--ranks N] [--entries N] [--json]
 
-The dumps are torch's own: of a process that calls that many collectives from a hundred lines. All ranks have the same,
-with the last collective not done; one rank has not called it. The command runs in a process of its own: wall and CPU
-time from start to end, and the largest resident set of a process.
+The dumps are torch's own, from a process that calls this many collectives from a hundred lines. All ranks have the same
+dump, with the last collective unfinished; one rank has not called it. The command runs in a separate process; measured
+are wall and CPU time from start to end, and the largest resident set of a process.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ time.sleep(0.5)
 open(f"{folder}/with", "wb").write(_dump_fr_trace())
 """
 WORD, TRUE, FALSE = b"retired", b"\x88", b"\x89"
-"""In a pickle."""
+"""As a pickle has them."""
 LATER_S = 60
-"""By which the files are said to be younger than the last call."""
+"""Seconds by which the files' times are set later than the last call."""
 
 
 def main(argv: list[str] | None = None) -> int:

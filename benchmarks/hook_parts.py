@@ -1,4 +1,4 @@
-"""Which of gpuprof's own functions take the time that a step is longer by in the baseline.
+"""Which of gpuprof's functions account for the time that a step takes longer in the baseline.
 
     python -m benchmarks.hook_parts [--steps 1000] [--json FILE]
 
@@ -37,7 +37,7 @@ SETTLED = 300
 
 
 def microseconds(steps: Iterator[int], count: int, recorder: gpuprof.Recorder | None) -> list[float]:
-    """Of each step, the recorder's own end of it included."""
+    """Microseconds of each step, including the recorder's work at its end."""
     found = []
     for ns in (next(steps) for _ in range(count)):
         begun = time.perf_counter_ns()
@@ -48,7 +48,7 @@ def microseconds(steps: Iterator[int], count: int, recorder: gpuprof.Recorder | 
 
 
 def parts(profile: cProfile.Profile, steps: int) -> dict[str, float]:
-    """Function of ours → µs a step under the profiler, its own and that of what it calls outside of gpuprof."""
+    """Function of gpuprof → µs per step under the profiler, for itself and what it calls outside of gpuprof."""
     found: Counter[str] = Counter()
     stats: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     for (file, _, name), (_, _, own_s, _, callers) in stats.items():

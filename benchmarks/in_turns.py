@@ -2,12 +2,12 @@
 
     python -m benchmarks.in_turns [--ms 2,10,100] [--processes 2] [--within 200] [--json FILE]
 
-A training with LoRA layers (benchmarks/timed_loop.py) of as many layers as take about so long, and one with nothing in
-it (`tiny`), each in four processes: bare; armed for `gpuprof attach`; with an endless baseline; and with a recording
-that is over. All start together, then take turns, one at a time, every other turn in the opposite order; what gpuprof
-runs next to one is stopped while another is timed. Two comparisons:
+A training with LoRA layers (benchmarks/timed_loop.py), with the number of layers that takes about that long, and one
+with nothing in it (`tiny`), each in four processes: bare; armed for `gpuprof attach`; with an endless baseline; and
+with a recording that is over. All start together, then take turns, one at a time, every other turn in the opposite
+order; what gpuprof runs next to one is stopped while another is timed. Two comparisons:
 
-within one process   gpuprof's hooks are taken away and put back every eight steps or so (switched_loop.py), so that
+within one process   gpuprof's hooks are removed and put back about every eight steps (switched_loop.py), so that
                      two processes that differ by a few per cent by themselves do not have to be compared;
 fresh processes      the process with gpuprof over the bare one.
 
@@ -40,9 +40,9 @@ from benchmarks.overhead import PATIENCE_S, Training, trace_command
 
 LOOP = str(Path(__file__).with_name("switched_loop.py"))
 STRETCH_S = 0.15
-"""Of steps in one state, about."""
+"""Approximate seconds of a stretch of steps in one state."""
 FEWEST, MOST, DROPPED = 6, 300, 2
-"""Steps of a stretch; those at its beginning that do not count."""
+"""Fewest and most steps of a stretch, and how many at its beginning do not count."""
 SETTLED = 25
 """Steps before a process is measured."""
 TINY = "tiny"
@@ -76,13 +76,13 @@ class Program:
     name: str
     words: tuple[str, ...]
     number: int
-    """Of its fresh processes: which."""
+    """Number of the fresh process."""
     trainings: dict[str, Training] = field(default_factory=dict)
     helpers: dict[str, list[int]] = field(default_factory=dict)
-    """What gpuprof runs next to each."""
+    """Pids of what gpuprof runs next to each process."""
     steps: int = FEWEST
     turns: list[dict[State, list[int]]] = field(default_factory=list)
-    """Nanoseconds of steps, of each turn."""
+    """Nanoseconds of steps, for each turn."""
 
     def start(self, folder: Path, stack: contextlib.ExitStack) -> None:
         """Starts all processes."""
@@ -97,7 +97,8 @@ class Program:
             self.trainings[kind] = stack.enter_context(training)
 
     def settle(self) -> None:
-        """Lets each come to what is measured; one that does not is left out, and why is said."""
+        """Waits until each is in the state that is measured; one that does not get there is left out, with the
+        reason."""
         for kind, training in list(self.trainings.items()):
             try:
                 self._settle(kind, training)
@@ -261,7 +262,7 @@ def measure(milliseconds: Sequence[float], processes: int, within_s: float, keep
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ms", default="2,10,100", help="of a bare step, about; several with commas, or none")
+    parser.add_argument("--ms", default="2,10,100", help="approximate ms of a bare step; several with commas, or none")
     parser.add_argument("--processes", type=int, default=2, help="fresh processes of each kind")
     parser.add_argument("--within", type=float, default=200.0, metavar="S", help="take turns until S seconds are over")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found, after each turn")

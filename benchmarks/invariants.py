@@ -1,6 +1,6 @@
-"""What holds of any diagnosis, whatever was recorded: sums, orders of intervals, and texts that agree with numbers.
+"""What must hold for any diagnosis, whatever was recorded: sums, orders of intervals, and texts that match numbers.
 
-`broken` names what does not hold. Tests, the corpus and the mutations all ask here.
+`broken` names what does not hold. Tests, the corpus and the mutations all use it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _TRAINING_WORDS = ("batch_size=", "gradient_accumulation", "TrainingArguments(",
 
 
 def broken(diagnosis: Diagnosis) -> list[str]:
-    """What does not hold of a diagnosis, in a few words each; empty where all does."""
+    """What does not hold for a diagnosis, in a few words each; empty if everything does."""
     checks = (_devices, _gaps, _kernels, _phases, _steps, _fixes, _verdict, _texts, _tables)
     return [f"{check.__name__[1:]}: {what}" for check in checks for what in check(diagnosis)]
 
 
 def inapplicable(diagnosis: Diagnosis) -> list[str]:
-    """What does not fit what was recorded: of a sound recording nothing, of a damaged one no one can say."""
+    """Advice that does not apply to what was recorded: nothing for a sound recording; for a damaged one this is not
+    checked."""
     return [*_grown(diagnosis), *_training_advice(diagnosis)]
 
 

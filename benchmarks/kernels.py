@@ -115,7 +115,7 @@ def multi_tensor(depth: int, functor: str) -> str:
 
 
 def gemm(dtype: str, m: int, n: int, k: int, layout: str) -> str:
-    """cuBLAS's choice for a product: the tile follows the shape, so that many shapes give many names."""
+    """cuBLAS's kernel for a matmul: the tile follows the shape, so that many shapes give many names."""
     if dtype == FLOAT:
         tile = f"{32 << (m + n) // 128 % 3}x{32 << (n // 64) % 2}x8"
         split = "_split_k" if k >= 1024 else ""

@@ -1,10 +1,10 @@
-"""Needs a GPU: how near `gpuprof fit` comes to what other batches take, and to the largest one that runs.
+"""Needs a GPU: how close `gpuprof fit` comes to the memory of other batches, and to the largest batch that runs.
 
     python -m benchmarks.largest_batch train.py --lr 1e-4
     python -m benchmarks.largest_batch --share 0.3 --peak --json FILE -m package.module
 
 Prints the peak of a larger batch, predicted and measured (goal: within 5 %), then the advised batch, the largest one
-that ran (found by halving the interval, a few processes), and their ratio. The goal: none that is advised runs out of
+that ran (found by halving the interval, a few processes), and their ratio. The goal: no advised batch runs out of
 memory, and the ratio is 0.85 or more. --peak leaves out the largest batch. --share: the program may take that share of
 the GPU's memory, so that several can be measured at the same time.
 """
@@ -24,24 +24,24 @@ from gpuprof.cli.try_ import target_of
 from gpuprof.costs.hardware import find
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.memory.memory import usable_bytes
-from gpuprof.trial.fit import Measured, Model, measure, model_of, probed
+from gpuprof.trial.fit import MeasuredPeaks, Model, measure, model_of, probed
 from gpuprof.trial.processes import Starter
 
 LIMITED = str(Path(__file__).with_name("memory_share.py"))
 GOAL = 0.85
-"""Of the largest batch that runs: what is advised should be no less."""
+"""The advised batch should be at least this share of the largest batch that runs."""
 NEAR = 0.04
-"""Of the batch: the interval is halved until it is no wider."""
+"""The interval of the largest batch is halved until it is no wider than this share of the batch."""
 FACTOR = 4.0
-"""Times the program's batch, at most, of which the peak is measured."""
+"""The peak is measured with at most this many times the program's batch."""
 MARGIN = 0.9
-"""Of the advised batch, at most: likewise."""
+"""The peak is measured with at most this share of the advised batch."""
 
 
 def largest(first: int, runs: Callable[[int], bool]) -> int:
     """The largest batch that runs, within NEAR; `first` is one that does.
 
-    What is asked first after it is the batch with which the goal would be missed.
+    The first batch tried after it is the one with which the goal would be missed.
     """
     low, high = first, int(first / GOAL) + 1
     while runs(high):
@@ -52,9 +52,9 @@ def largest(first: int, runs: Callable[[int], bool]) -> int:
     return low
 
 
-def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
-    """What tensors may take of that share of the GPU's memory; as given, where it is. Raises GpuprofError without
-    either."""
+def room_bytes(found: MeasuredPeaks, share: float, room_gib: float | None) -> int:
+    """Bytes that tensors may take of this share of the GPU's memory; `room_gib` if given. Raises GpuprofError if
+    neither is known."""
     if room_gib is not None:
         return int(room_gib * 2**30)
     gpu = find(found.gpu["name"], found.gpu.get("memory_bytes")) if found.gpu else None
@@ -67,9 +67,9 @@ def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
     )
 
 
-def peak(starter: Starter, model: Model, found: Measured, advised: int) -> dict[str, Any]:
-    """The peak of a larger batch, predicted and measured: of FACTOR times the program's, or of less if that is near
-    the limit; of a smaller one where nothing larger fits."""
+def peak(starter: Starter, model: Model, found: MeasuredPeaks, advised: int) -> dict[str, Any]:
+    """The peak of another batch, predicted and measured: FACTOR times the program's, less if that is near the limit, or
+    a smaller one if nothing larger fits."""
     first = found.points[0]
     taken = {one.batch for one in found.points}
     batch = int(min(FACTOR * first.batch, MARGIN * advised))
@@ -89,7 +89,7 @@ def peak(starter: Starter, model: Model, found: Measured, advised: int) -> dict[
 def measured(
     words: tuple[str, ...], module: str | None, share: float, room_gib: float | None, only_peak: bool
 ) -> Iterator[dict[str, Any]]:
-    """What is known of one program, more each time. Raises GpuprofError."""
+    """What is known about one program, more with each item. Raises GpuprofError."""
     if share < 1:
         words, module = (LIMITED, str(share), *(("-m", module) if module else ()), *words), None
     with Starter(target_of(words, module, "largest_batch"), network=False, gpu_is_shared=share < 1) as starter:

@@ -16,7 +16,7 @@ import torch
 
 WIDTH, ROWS = 64, 32
 KERNELS_A_LAYER = 15
-"""Of forward and backward of one layer, as recorded on an H100 with torch 2.11; `stall.py` counts what is there."""
+"""Kernels of a layer, forward and backward, as recorded on an H100 with torch 2.11; `stall.py` counts the real ones."""
 
 
 class Layer(torch.nn.Module):
@@ -33,7 +33,7 @@ class Layer(torch.nn.Module):
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kernels", type=int, default=5000, help="of a step, about")
+    parser.add_argument("--kernels", type=int, default=5000, help="approximate number per step")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

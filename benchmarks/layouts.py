@@ -1,4 +1,4 @@
-"""The four ways a Kineto trace is laid out as text, each as it is met in the world.
+"""The four ways in which Kineto traces are laid out as text in practice.
 
 A layout is a function of an event's kind, fields and arguments. These may hold `%d` for numbers filled in
 later, which keep one order in every layout: name or id, start, duration, arguments.

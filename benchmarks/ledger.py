@@ -1,4 +1,4 @@
-"""The ledger of what lies above a step's reach, next to what removing an item was measured to gain.
+"""The ledger of what is above a step's reach, compared with the measured gain of removing each item.
 
     python -m benchmarks.ledger
     python -m benchmarks.ledger --contact
@@ -135,7 +135,7 @@ class Named:
     line: str
     """The largest line that has a word of it; empty without any."""
     place: int
-    """Of that line, from 1; 0 without any."""
+    """Rank of that line, from 1; 0 without any."""
     predicted: tuple[float, float] | None
     """80 % interval of the gain."""
     measured: tuple[float, float]

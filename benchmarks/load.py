@@ -3,8 +3,8 @@
     python -m benchmarks.load --sizes 0.25,1 --hta-python .venv-hta/bin/python
     python -m benchmarks.load --events 1e6,3e6,1e7
 
-Every measurement is a process of its own, and the ways take turns, so that whatever else the machine does
-falls on all of them. The table gives medians. The start of Python and imports are left out of the seconds,
+Every measurement is a separate process, and the ways take turns, so that other load on the machine
+affects all of them. The table gives medians. The start of Python and imports are left out of the seconds,
 except for whole commands.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.layouts import LAYOUTS
 
 BYTES_PER_EVENT = 318
-"""Of the generated traces, within a few per cent."""
+"""Bytes per event of the generated traces, within a few per cent."""
 BLOCK_BYTES = 4 << 20
 SLOW_FROM_BYTES = 500_000_000
 """From this size on, slow ways are measured once."""
@@ -73,12 +73,12 @@ HTA = "from hta.trace_analysis import TraceAnalysis"
 
 
 def hta(python: str) -> Way:
-    """What a user of HolisticTraceAnalysis calls first; it lives in an environment of its own."""
+    """What a user of HolisticTraceAnalysis calls first; it is installed in its own environment."""
     return way("HTA 0.5.0", HTA, "TraceAnalysis(trace_files={0: path}, trace_dir='')", python, slow=True)
 
 
 def one_pass(path: str) -> int:
-    """The least a reader must do: get every byte, and look at it. Counts quotes."""
+    """The least a reader must do: get every byte, and look at it. Counts double quotes."""
     import numpy as np
     from isal import isal_zlib
 
@@ -113,7 +113,7 @@ def measured(way: Way, path: Path) -> Cost | None:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert process.stdout is not None
         lines = process.stdout.read().splitlines()
-        # wait4 rather than wait: it tells the peak of this one child.
+        # wait4 rather than wait: it returns the peak memory of this one child.
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -127,9 +127,9 @@ def measured(way: Way, path: Path) -> Cost | None:
 
 
 def generate(path: Path, nbytes: int, layout: str = "kineto") -> int:
-    """Write a trace; how many events it has.
+    """Write a trace; returns the number of its events.
 
-    In another process, since the peak memory of a child counts from what its parent held when it was started.
+    In another process, since a child's peak memory includes what its parent held when it was started.
     """
     command = ("-m", "benchmarks.generate", str(path), "--bytes", str(nbytes), "--layout", layout)
     done = subprocess.run((sys.executable, *command), stdout=subprocess.PIPE, text=True, check=True)

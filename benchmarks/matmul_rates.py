@@ -1,11 +1,11 @@
-"""What matrix multiplications in bf16 take by their FLOPs and bytes: the numbers of `gpuprof.costs.matmul_rates`.
+"""Time of bf16 matrix multiplications by their FLOPs and bytes: the numbers of `gpuprof.costs.matmul_rates`.
 
     python -m benchmarks.matmul_rates
 
 Every distinct shape of the recordings whose role is `fit` is one row, with the median time of its kernels; what the
 op launches around the kernel that multiplies (sums of partial results) counts with it. A recording counts once, and
 within it a shape by its time. The constants are those with the least mean squared error of the logarithm, found on a
-grid; the scatter is left over, by how much of a matrix multiplication is the constant of filling and emptying the chip.
+grid; the scatter is what remains, by the constant's share (filling and emptying the GPU) of a matrix multiplication.
 Last: the error of the summed time of each recording, and the same with constants fitted without that recording.
 """
 
@@ -29,11 +29,11 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64
 
 FEWEST = 5
-"""Shapes of a recording, at least."""
+"""Fewest shapes of a recording that is used."""
 ADDED_NS = np.arange(3_000.0, 5_001.0, 200.0)
 TENSOR, MEMORY = np.arange(0.9, 1.16, 0.02), np.arange(0.7, 1.01, 0.02)
 SMALL = 0.5
-"""From this share on that the constant is of the time, a matrix multiplication is small."""
+"""A matrix multiplication is small if the constant is at least this share of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def of_recording(name: str, timeline: Timeline) -> Shapes | None:
 
 
 def computed_ns(one: Shapes, constants: Constants) -> F64:
-    """What the constants say of each shape."""
+    """Computed time of each shape with these constants, ns."""
     added, tensor, memory = constants
     return added + np.hypot(one.compute_ns / tensor, one.memory_ns / memory)
 

@@ -33,11 +33,11 @@ class Case:
     recording: str
     what: str
     tokens: int
-    """Of the largest forward pass of the measured processes, padding included where the stack pads. Trainers shuffle
-    made-up samples of known lengths by a known seed, so that it follows for those whose passes differ."""
+    """Tokens of the largest forward pass of the measured processes, padding included if the stack pads. Trainers
+    shuffle generated samples of known lengths with a known seed, so it can be computed also if passes differ."""
     fix: str = ""
     measured: str | None = None
-    """Another scenario, where the processes are not of the recorded one."""
+    """Another scenario, if the measured processes are not of the recorded one."""
     layers: int | None = None
     experts: int | None = None
 
@@ -65,9 +65,9 @@ class Result:
     case: Case
     static: float
     tokens: float
-    """Of the pass that made the recorded peak."""
+    """Tokens of the pass that made the recorded peak."""
     grown: float
-    """Predicted as if all of the recorded peak that is no weights or state went with the tokens."""
+    """Predicted as if all of the recorded peak except weights and state scaled with the tokens."""
     low: float
     predicted: float
     high: float

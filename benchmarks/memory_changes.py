@@ -40,9 +40,9 @@ class Case:
     measured: str
     """The fix of the scenario that was measured."""
     change: str = ""
-    """Of `projection.memory_fixes`; empty: only the passes differ."""
+    """Id of the change in `projection.memory.memory_fixes`; empty: only the passes differ."""
     tokens: int | None = None
-    """Of the longest pass of the measured processes; None: as recorded."""
+    """Tokens of the longest pass of the measured processes; None: as recorded."""
 
 
 CASES = (
@@ -76,14 +76,14 @@ class Result:
     measured: float
     why: str = ""
     step_ms: tuple[float, float, float] | None = None
-    """Low, expected and high mean step with the change, ms, as `gpuprof memory` prices it; None where it is none of its
-    changes."""
+    """Low, expected and high mean step with the change, ms, as `gpuprof memory` predicts it; None if it does not offer
+    the change."""
     took_ms: tuple[float, float] | None = None
     """What eight of ten measured steps with the change took, ms."""
 
     @property
     def step_error(self) -> float | None:
-        """Of the expected step, over the middle of the measured ones."""
+        """Error of the expected step, relative to the middle of the measured ones."""
         if self.step_ms is None or self.took_ms is None:
             return None
         return self.step_ms[1] / statistics.mean(self.took_ms) - 1

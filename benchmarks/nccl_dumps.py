@@ -5,8 +5,8 @@
 
 A process for each case, all at the same time; in DIR/CASE nccl_trace_rank_0 is the dump (a pickle), as.json the same
 as JSON, and other.fr what the recorder of other backends holds. fr_trace.txt and fr_entries.txt are the output of
-`torch.distributed.flight_recorder.fr_trace`, hang.txt that of `gpuprof hang`. DIR/dumps.json says of each case how many
-entries there are and in which states, or why there is none.
+`torch.distributed.flight_recorder.fr_trace`, hang.txt that of `gpuprof hang`. DIR/dumps.json has for each case the
+number of entries and their states, or why there is no dump.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ DUMP, AS_JSON, OTHER = "nccl_trace_rank_", "as.json", "other.fr"
 RANK = 0
 PATIENCE_S = 60.0
 TIMEOUT_S = 4.0
-"""After which NCCL's watchdog gives a collective up in the case `timeout`."""
+"""Seconds after which NCCL's watchdog aborts a collective in the case `timeout`."""
 BLOCKED_S = 45.0
-"""For so long nothing runs on the stream of a case that waits."""
+"""Seconds for which nothing runs on the stream of a case that waits."""
 BIG, MANY = 1 << 28, 400
 """Elements of 4 bytes of a collective that takes a while, and how many follow one another."""
 
@@ -121,7 +121,7 @@ def running(backend: str, out: Path) -> None:
 
 
 def timeout(backend: str, out: Path) -> None:
-    """A collective that NCCL's watchdog gives up; it writes the dump by itself, and ends the process."""
+    """A collective that NCCL's watchdog aborts; the watchdog writes the dump by itself and ends the process."""
     dist, one = start(backend, timeout_s=TIMEOUT_S), tensor()
     dist.all_reduce(one)
     wait()
@@ -131,7 +131,7 @@ def timeout(backend: str, out: Path) -> None:
 
 
 def missing_rank(backend: str, out: Path) -> None:
-    """The first collective of a job of two ranks of which the other never comes."""
+    """The first collective of a job of two ranks, the other of which never arrives."""
     dist, one = start(backend, size=2), tensor()
     threading.Thread(target=dist.all_reduce, args=(one,), daemon=True).start()
     time.sleep(5.0)
@@ -153,8 +153,7 @@ _kept: list[Any] = []
 
 
 def block_stream() -> None:
-    """Lets nothing run on the current stream for BLOCKED_S: a function of the CPU stands in it, so that the GPU itself
-    is free for others."""
+    """Blocks the current stream for BLOCKED_S with a CPU function in it, so that the GPU itself is free for others."""
     import torch
 
     path = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcudart" in line)

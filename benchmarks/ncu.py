@@ -1,11 +1,11 @@
-"""How far the counters of Nsight Compute agree with what limits the largest kernels of five programs.
+"""Whether Nsight Compute's counters confirm gpuprof's limits of the largest kernels of five programs.
 
     python -m benchmarks.ncu --out DIR            # on a GPU with ncu: records, counts, compares
     python -m benchmarks.ncu --out DIR --compare  # compares what is there
 
 Into DIR/PROGRAM goes a recording of three steps and `ncu.csv`, the counters of its ten largest items; `agreement.json`
-has for each program the share of the counted kernels' time whose limit the counters confirm. Each command has a limit
-of its own, and a program that fails is left out with the reason. Programs start together and take the GPU in turn.
+has for each program the share of the counted kernels' time whose limit the counters confirm. Each command has its
+own time limit, and a program that fails is left out with the reason. Programs start together and take turns on the GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from scenarios.measure import Gates
 from scenarios.support.run import GATE, PROCESS
 
 PROGRAMS = ("fp32_wide", "large_vocabulary", "vit_checkpointed", "micro_batches", "packed_blocks")
-"""Matrix multiplications in fp32, a large softmax, short kernels, attention under a mask; nothing is fitted to them."""
+"""Matrix multiplications in fp32, a large softmax, short kernels, attention with a mask; nothing is fitted to them."""
 AT_MOST_S, START_S, WITHIN_S = 40.0, 40.0, 200.0
 """Seconds for a program's turn, for its start until then, and for all together."""
 SHORT = ("--settle", "3", "--baseline", "2", "--steps", "3", "--no-sampling", "--no-report", "--stop")
@@ -90,7 +90,7 @@ class _Job:
         return self.is_over or manifest.get("status", "running") != "running"
 
     def kill(self) -> None:
-        """It and all that it started: they are one session."""
+        """Kills it and everything that it started: they are one session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -1,11 +1,11 @@
-"""What can only be measured on a GPU, in one command with a limit of seconds.
+"""Everything that can only be measured on a GPU, in one command with a time limit.
 
     python -m benchmarks.on_gpu --out DIR [--within 400] [--parts counters,memory,…]
     python -m benchmarks.on_gpu --out DIR --tiny       # the same on a machine without a GPU: what can run there
 
 Parts in the order of their value, each with a limit of its own; the commands of a part run next to each other where
-they do not disturb each other, and nothing runs next to what is timed. What fails or takes too long is ended, says why,
-and the rest goes on.
+they do not disturb each other, and nothing runs next to what is timed. A command that fails or takes too long is ended
+with a reason, and the rest continues.
 
 counters   `benchmarks.ncu`: do counters confirm what limits the largest kernels
 memory     `benchmarks.take_snapshots`; `benchmarks.largest_batch` of six programs: predicted peaks, largest batches;
@@ -40,11 +40,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 15 << 20
-"""Of an archive, about: what would make it larger is left out, and named."""
+"""Approximate largest size of an archive; what would exceed it is left out, and named."""
 ENDING_S = 3.0
-"""Left of the time, for the archives."""
+"""Seconds reserved for the archives."""
 LEAST_S = 5.0
-"""With less no command is begun."""
+"""No command is started with less time left, in seconds."""
 LEFT_OUT = ("report.html", ".log.json", ".raw")
 
 
@@ -123,7 +123,7 @@ class Measurement:
     work: Path
     """Where commands write; not what is kept."""
     end: float
-    """Of all, on time.monotonic."""
+    """When everything must have ended, on time.monotonic."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: set[int] = field(default_factory=set)
 
@@ -173,7 +173,8 @@ class Measurement:
         return answer
 
     def _ended(self, process: subprocess.Popen[bytes], limit_s: float) -> str | None:
-        """Waits for it, at most so long, and ends all that it started; why it has no result."""
+        """Waits for it for at most `limit_s`, and ends everything that it started; returns why it has no result, or
+        None."""
         try:
             process.wait(limit_s)
             return None if process.returncode == 0 else f"exit code {process.returncode}"

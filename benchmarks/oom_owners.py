@@ -42,7 +42,7 @@ class Case:
     failing: dict[str, str | int | None]
     fixed: dict[str, str | int | None]
     holds: tuple[str, ...]
-    """Owners, the largest of which is right to be named first."""
+    """Owners; the largest of them is the right one to name first."""
 
 
 BATCH = "--per_device_train_batch_size"
@@ -55,7 +55,7 @@ CASES = {
 
 
 def run_here(name: str, fixed: bool) -> None:
-    """The program in this process: until it fails, or for STEPS steps, after which it says what it holds."""
+    """Runs the program in this process until it fails, or for STEPS steps, after which it prints what it holds."""
     case = CASES[name]
     entry = scenario(case.scenario)
     assert entry.program is not None

@@ -38,7 +38,7 @@ TRAININGS = ("dense_ds1", "dense_ds2")
 BANDS = (0.0, 0.4, 0.6, 0.8, 0.9, np.inf)
 GUESSED = "not known"
 LEAST_NS = 8_000
-"""Shorter kernels are latency, mostly."""
+"""Shorter kernels, ns, are mostly latency."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Kernels:
 
     training: str
     share: str
-    """Of the bandwidth that they reach."""
+    """Share of the bandwidth that they reach."""
     ms: float
     measured: float
     """Their time there over here, mean by time."""
     projected: float
     off: float
-    """By how much single ones are off, mean by time."""
+    """Error of single kernels, mean by time."""
 
 
 def steps() -> Iterator[Step]:

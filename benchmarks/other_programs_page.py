@@ -1,4 +1,4 @@
-"""docs/other_programs.md: programs that no one here wrote, what gpuprof said of them at first, and what was measured.
+"""docs/other_programs.md: programs of other projects, what gpuprof first said about them, and what was measured.
 
     python -m benchmarks.other_programs_page [--out docs/other_programs.md]
 
@@ -26,7 +26,7 @@ REASONS = Path(__file__).with_name("other_programs_misses.json")
 FORMERLY = {"planning": "recompiles"}
 """Finding → its id when the predictions were made."""
 SAME_WORK = 0.2
-"""Of two works that differ by less a recording of a few steps can mean the same."""
+"""Amounts of work that differ by less count as equal in a recording of a few steps."""
 Interval = tuple[float, float]
 HEAD = """\
 <!-- Written by python -m benchmarks.other_programs_page: change that. -->

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SHARE = 0.06
-"""Of the GPU's memory."""
+"""Share of the GPU's memory that the process may take."""
 STEPS = 60
 
 

@@ -58,7 +58,7 @@ class Claim:
 
 
 def other_projects(folder: Path) -> Iterator[Case]:
-    """Recorded programs of other projects with what was measured of them; none where FOLDER is not there."""
+    """Recorded programs of other projects with their measurements; none if FOLDER does not exist."""
     for name, found in json.loads(TRUTH.read_text(encoding="utf-8"))["runs"].items():
         path = folder / Path(found["place"]).relative_to("shared")
         if not path.exists():
@@ -93,8 +93,9 @@ test_cases.__test__ = False  # type: ignore[attr-defined]
 
 
 def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | None = None) -> list[Claim]:
-    """What gpuprof predicted of these recordings: fixes, also those that it does not advise, and with `means` mean
-    steps: those, or what was measured of the program as it is, over the same steps if steps were timed one by one."""
+    """What gpuprof predicted for these recordings: fixes, including those that it does not advise, and with `means`
+    also mean steps. Their truth is in `means`, else it is the measured step of the unchanged program, over the same
+    steps if steps were timed one by one."""
     found = []
     for one in results:
         program, budget = program_of(one.case.name), one.diagnosis.budget
@@ -120,7 +121,7 @@ def same_steps_of(name: str) -> SameSteps | None:
 
 
 def program_of(name: str) -> str:
-    """The program of a recording: variants (`tiny.compile`, `…_stack`, `…_rank0`) are of one."""
+    """The program of a recording; variants (`tiny.compile`, `…_stack`, `…_rank0`) belong to one program."""
     return name.partition(".")[0].removesuffix("_stack").removesuffix("_rank0").removesuffix("_rank1")
 
 
@@ -193,7 +194,8 @@ class LeftOut:
 
 
 def left_out() -> Iterator[LeftOut]:
-    """Leave-one-program-out: each number that two programs or more tell, fitted without one and used on that one."""
+    """Leave-one-program-out: each number that depends on at least two programs, fitted without one and used on that
+    one."""
     from benchmarks.calibrate import KNOBS
     from benchmarks.refit import fitted_steps
 

@@ -72,10 +72,10 @@ DROPPED = 5
 WARM_UP = 130
 """Steps before anything is measured: more than the stages of WHOLE take."""
 STRETCH_S = 3.0
-"""For so long the traced process runs by itself after the blocks."""
+"""Seconds for which the traced process runs by itself after the blocks."""
 WHOLE = ("--settle", "20", "--baseline", "40", "--steps", "2")
 ENDLESS = ("--settle", "20", "--baseline", "100000", "--steps", "2")
-"""This many that the baseline does not end."""
+"""Options with so many steps that the baseline does not end."""
 PATIENCE_S = 120.0
 
 
@@ -136,7 +136,7 @@ def extra_us(bare_ns: float, traced_ns: float) -> float:
 
 
 def environment() -> dict[str, str]:
-    """The processes' environment: as a user's, who has his bytecode compiled and no options of gpuprof's set."""
+    """The processes' environment: like that of a user who has compiled bytecode and no gpuprof options set."""
     left_out = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPROFILEIMPORTTIME")
     variables = {k: v for k, v in os.environ.items() if k not in left_out and not k.startswith("GPUPROF")}
     path = variables.get("PYTHONPATH")
@@ -149,8 +149,8 @@ def trace_command(*options: str) -> tuple[str, ...]:
 
 
 class Training:
-    """A process of benchmarks/timed_loop.py, or of another `loop`, bare or traced into `run`; it waits unless it is
-    asked for steps. It is being started when it is made."""
+    """A process of benchmarks/timed_loop.py, or of another `loop`, bare or traced into `run`. It is started when the
+    object is created, and waits until it is asked for steps."""
 
     def __init__(
         self, name: str, folder: Path, before: tuple[str, ...] = (), run: Path | None = None,
@@ -160,7 +160,7 @@ class Training:
         self.first: list[int] = []
         """Nanoseconds of its first steps, in which it is recorded."""
         self.read: list[int] = []
-        """Of those until the recording had been read."""
+        """Nanoseconds of the steps until the recording had been read."""
         self._errors = (folder / "stderr").open("ab")
         self._process = subprocess.Popen(
             [*before, sys.executable, *loop, name],
@@ -218,7 +218,7 @@ class Training:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process and what came of it, in order of age."""
+    """A process and its descendants, in order of age."""
     yield pid
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -257,13 +257,13 @@ class Turn:
     """One round of the measurements."""
 
     number: int
-    """In turn the bare process is the older one and the traced one is."""
+    """Number of the round; the bare and the traced process take turns in being the older one."""
     folder: Path
     """An empty one."""
     blocks: int
     control: bool
     quiet: Quiet | None = None
-    """Where other pairs are measured, too."""
+    """Given if other pairs are measured at the same time."""
 
 
 class Quiet:
@@ -298,7 +298,7 @@ class Measured:
     reported: list[float] = field(default_factory=list)
     alongside: list[float] = field(default_factory=list)
     usual_ms: list[float] = field(default_factory=list)
-    """Of the bare trainings that do something."""
+    """Usual steps of the bare trainings that do some work, ms."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -469,7 +469,7 @@ def measure_together(kinds: Sequence[str], rounds: int, blocks: int, control: bo
 
 
 def figures(measured: Measured, slack: float = 1.0) -> list[Figure]:
-    """What there is to say. slack: how many times its limit a figure may be."""
+    """The figures. slack: a figure may be this many times its limit."""
     on_gpu = measured.facts.get("device", "CPU") != "CPU"
     rows: list[tuple[str, str, list[float], float | None]] = [
         ("start", "ms", measured.start_ms, START_MS),

@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def error(self) -> float | None:
-        """Of the predicted step, from the nearer end of what was timed; 0 within it."""
+        """Error of the predicted step from the nearer end of what was timed; 0 within it."""
         if self.without_ms is None or self.plain_ms is None:
             return None
         low, high = self.plain_ms

@@ -20,7 +20,7 @@ CALLS = ("cuda_runtime", "cuda_driver")
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = "ProfilerStep"
 KEPT = 0.5
-"""Of the kernels of a recording that lost some, and of the host's time of one that ends early."""
+"""Share of the kernels that is kept if some are lost, and of the CPU's time if a recording ends early."""
 
 
 def without_shapes(events: Events) -> Events:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.profiler_cost [--shared FOLDER]
 
-For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `RECORDED_EVENT_NS`,
-that gives the measured step (a range, as the truth is one), and what the model takes. Steps limited by
-the GPU say nothing about it.
+For each: how slowly its CPU recorded (`pace`); the cost of a recorded event, as a multiple of `profiler.EVENT_NS`, that
+gives the measured step (a range, as the truth is one); and what the model uses. Steps limited by the GPU say nothing
+about it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuprof.tracefile.recording import resolve
 
 SCALES = np.arange(0, 4.01, 0.1)
 INFORMATIVE = 0.05
-"""A step that shrinks by less than this for a whole RECORDED_EVENT_NS an event is bound by something else."""
+"""A step that shrinks by less than this share at a whole `profiler.EVENT_NS` per event is limited by something else."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Fill what documents quote of the calibration table; a document quotes it as a link to the number's entry.
+"""Fill in the numbers that documents quote from the calibration table; a quote is a link to the number's entry.
 
     python -m benchmarks.quoted_numbers     # write the documents in docs/ again
 
@@ -35,7 +35,7 @@ FORMS: dict[str, Callable[[float], str]] = {
 
 
 def filled(text: str) -> str:
-    """A document with what the table says now. Raises KeyError for a number or a form that there is not."""
+    """A document with the table's current numbers. Raises KeyError for an unknown number or form."""
     table = numbers()
 
     def said(link: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
 """Generated jobs of tensor × pipeline × data parallel ranks, as digests, and what each step takes exactly.
 
-The exact times come from a simulation of its own: every rank is a list of work and exchanges, a pointer per rank goes
+The exact times come from a separate simulation: every rank is a list of work and exchanges, a pointer per rank goes
 through its list, and an exchange ends when the last of its members has come and it is moved.
 """
 
@@ -29,11 +29,11 @@ class Shape:
     pipeline: int = 2
     data: int = 2
     layers: int = 2
-    """Of each stage."""
+    """Layers of each stage."""
     micro_batches: int = 4
     steps: int = 4
     gpus: int = 4
-    """Of a host."""
+    """GPUs of a host."""
 
     @property
     def ranks(self) -> int:
@@ -73,7 +73,7 @@ class Piece:
 
 
 def programs(shape: Shape, slow: Slow = Slow(), seed: int = 0, jitter: float = 0.01) -> list[list[Piece]]:
-    """What every rank does; the same seed gives the same job but for what is slow."""
+    """What every rank does; the same seed gives the same job except for what is slow."""
     rng = np.random.default_rng(seed)
     lengths = np.exp(slow.uneven * rng.standard_normal((shape.steps, shape.data, shape.micro_batches)))
     return [
@@ -169,7 +169,7 @@ def simulate(made: list[list[Piece]]) -> Times:
 def digests(
     shape: Shape, made: list[list[Piece]], times: Times, clock: Callable[[int], int] = lambda rank: 0
 ) -> list[Digest]:
-    """What the recordings of these ranks would be; `clock`: what a rank's clock is ahead by."""
+    """Digests as the recordings of these ranks would give; `clock`: how far a rank's clock is ahead."""
     return [_digest(shape, r, one, times.arrival[r], times.end[r], clock(r)) for r, one in enumerate(made)]
 
 

@@ -37,9 +37,9 @@ class Outcome:
     culprit: tuple[int, ...]
     expected: tuple[str | None, tuple[int, ...]]
     step_error: float
-    """Of the replayed step against the exact one."""
+    """Error of the replayed step."""
     without_error: float | None
-    """Of the step without what is slow."""
+    """Error of the predicted step without what is slow."""
     replay_error: float
 
     @property
@@ -81,8 +81,8 @@ def outcomes(shape: Shape, seed: int = 0) -> Iterator[Outcome]:
 
 
 def large(shape: Shape = LARGE) -> None:
-    """Time and memory from a folder of digests to the answer. The job is made in a process of its own, and answered in
-    another, so that the memory is that of the answer."""
+    """Time and memory from a folder of digests to the answer. The job is generated in one process and diagnosed in
+    another, so that the memory is that of the diagnosis."""
     slow = Slow(frozenset((shape.ranks // 2 + 1,)), factor=1.5)
     with tempfile.TemporaryDirectory() as folder:
         rows = _elsewhere(_make, shape, slow, Path(folder))
@@ -97,8 +97,8 @@ def one_rank(recording: Path, times: int = 6) -> None:
 
 
 def processes(recording: Path, ranks: int = 64) -> None:
-    """Copies of one recording as ranks, on one process and on two. What their CPU times allow is what two free cores
-    reach; on a busy machine the measured ratio is less."""
+    """Copies of one recording as ranks, on one process and on two. The ratio that their CPU times allow is what two
+    free cores reach; on a busy machine the measured one is lower."""
     (one, one_cpu), (two, two_cpu) = (_map(recording, ranks, workers) for workers in (1, 2))
     print(
         f"{ranks} full ranks: {one:.1f} s on one process, {two:.1f} s on two: {one / two:.2f}×; of CPU {one_cpu:.1f} s"

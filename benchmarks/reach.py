@@ -1,4 +1,5 @@
-"""How near to its roof each kind of kernel comes, by how long its roof is: the distributions of calibration/reach.py.
+"""How close each kind of kernel comes to its roof, by the length of the roof: the distributions of
+calibration/reach.py.
 
     python -m benchmarks.reach            # the table from recordings whose role is `fit`
     python -m benchmarks.reach --test     # the same of recordings that only test it: what share lies below `low`
@@ -24,7 +25,7 @@ from gpuprof.tracefile.trace import F64, I64
 from scenarios import catalogue
 
 FEWEST = 5
-"""Kernels of a cell in a recording, at least."""
+"""Fewest kernels of a cell in a recording."""
 
 
 def main() -> None:

@@ -5,10 +5,10 @@
 
 A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
 fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
-Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of workers
-other than the measured one is the same advice. The gain's interval is that of the measured batch. Fixes that were
-measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these. Another form of a
-finding's fix (`form`: a part of it, or more than it) is shown where the fix is; its gain is not compared.
+"Shown" means in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of
+workers other than the measured one is the same advice. The gain's interval is that of the measured batch. Fixes that
+were measured together (`also`) have to be shown all, and are predicted where gpuprof combines just these. Another form
+of a finding's fix (`form`: a part of it, or more than it) is shown where the fix is; its gain is not compared.
 
 - Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three (fixes that take
   off mostly the same time are one entry), and with the measured gain in the predicted 80 % interval. Those stand out
@@ -107,7 +107,7 @@ AGAIN = "_again"
 """How the name of a second run of a program ends."""
 SAME_WORK = 0.2
 WITH_HEAD = "loss with the output layer"
-"""A piece that a change may make and that the fix in pieces leaves out where it takes longer than a separate loss."""
+"""A piece that a change may contain and that the fix in pieces leaves out if it takes longer than a separate loss."""
 BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Ends of the probabilities' classes."""
 Where = Literal["fixes", "worth_trying", "considered", "absent"]
@@ -160,7 +160,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A measured change and what gpuprof says of it."""
+    """A measured change and what gpuprof says about it."""
 
     program: str
     role: str
@@ -240,7 +240,7 @@ def of_case(case: TimedCase, role: str) -> Program:
 
 
 def of_other_projects(folder: Path) -> Iterator[Program]:
-    """Programs of other projects whose recordings lie in FOLDER; none where they are not there."""
+    """Programs of other projects whose recordings are in FOLDER; none if they do not exist."""
     both = [json.loads(path.read_text(encoding="utf-8"))["runs"].items() for path in (TRUTH, MORE_TRUTH)]
     for name, found in itertools.chain(*both):
         path = folder / Path(found["place"]).relative_to("shared")
@@ -265,7 +265,7 @@ def programs(folder: Path) -> Iterator[Program]:
 
 
 def met(program: Program) -> list[Pair]:
-    """What gpuprof says of each change of a program."""
+    """What gpuprof says about each change of a program."""
     found = gpuprof.diagnose(program.path)
     if program.differs:
         timed = TimedCase(program.name, program.path, None, None, run=True, steps_differ=True)

@@ -31,8 +31,8 @@ from gpuprof.replay.transform import scale
 
 SCALES = np.geomspace(0.25, 4.0, 25)
 NEAR, INFORMATIVE = 0.2, 0.02
-"""A prediction that changes by less than INFORMATIVE when the number, where it fits, is 20 % smaller or larger says
-nothing of the number; nor does one that misses what was measured with every one of SCALES."""
+"""A prediction that changes by less than INFORMATIVE if the fitted number is 20 % smaller or larger says nothing about
+the number; nor does one that misses the measurement by more than NEAR at all SCALES."""
 SAME_WORK = 0.2
 SHARED = ROOT.parent / "shared"
 
@@ -55,7 +55,7 @@ class Refit:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Eight of ten of the values; of fewer than five, all."""
+        """The middle 80 % of the values; of fewer than five, all."""
         found = sorted(self.values.values())
         if not found:
             return None
@@ -69,7 +69,7 @@ class Knob:
     """Numbers of a finding that are scaled together until predictions of its fix come out."""
 
     names: tuple[str, ...]
-    """In the table."""
+    """Names in the table."""
     finding: ModuleType
     host: bool = False
     """Whether the number is a factor on the host's time after the fix, which is scaled in its place."""
@@ -79,7 +79,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class FittedStep:
-    """What one recording says of a knob."""
+    """What one recording shows about a knob."""
 
     scale: float
     """What the numbers must be multiplied by for the measured step."""
@@ -95,7 +95,7 @@ class FittedStep:
 
 
 def fitted_steps(knob: Knob) -> dict[str, FittedStep]:
-    """Of the recordings that the table names for a knob those that determine it, by their place."""
+    """For the recordings in the table that determine a knob: path → the fitted step."""
     found = {place: fitted_step(knob, place) for place in numbers()[knob.names[0]].recordings}
     return {place: one for place, one in found.items() if one is not None}
 
@@ -109,7 +109,7 @@ def refit_by_fix(knob: Knob) -> Iterator[Refit]:
 
 
 def fitted_step(knob: Knob, place: str) -> FittedStep | None:
-    """What one recording says of a knob; None where it says nothing."""
+    """What one recording shows about a knob; None if nothing."""
     case, timed = timed_fix(place, knob)
     if case is None or timed is None:
         return None

@@ -35,7 +35,7 @@ def events_in(timeline: Timeline) -> int:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Median of REPEATS, after one that is not counted."""
+    """Median seconds of REPEATS runs, after one that is not counted."""
     work()
     taken = []
     for _ in range(REPEATS):

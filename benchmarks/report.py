@@ -1,4 +1,4 @@
-"""How a large report opens and moves in Chromium, next to what it should.
+"""How fast a large report opens and moves in Chromium, compared with its targets.
 
     python -m benchmarks.report                  # a million events on the timeline; exit 1 if a bar is missed
     python -m benchmarks.report --more 3e6       # and one of three million, which shows whole steps and says so
@@ -29,9 +29,9 @@ from benchmarks.generate import generate
 from benchmarks.load import processor
 
 BYTES_PER_EVENT = 415
-"""Of a generated trace, per event that a timeline shows: arrows and the like are not counted."""
+"""Bytes of a generated trace per event that a timeline shows (arrows and the like are not counted)."""
 OPEN_S, FRAME_MS, SLOW_FRAME_MS, FILE_MB = 1.5, 16.0, 33.0, 12.0
-"""Bars: a page is there before one turns away; 60 and 30 frames a second; what may still be mailed."""
+"""Targets: a page opens before a reader loses patience; 60 and 30 frames a second; a file small enough for mail."""
 FRAMES = 200
 SETTLING = 10
 """Frames at the start of a movement that are not counted: code that runs for the first time."""
@@ -218,8 +218,8 @@ def measured(chromium: Any, report: Written, repeats: int) -> bool:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=float, default=1e6, help="that the timeline shows, about (1e6)")
-    parser.add_argument("--more", type=float, help="and a recording of so many, of which it shows a part")
+    parser.add_argument("--events", type=float, default=1e6, help="approximate number that the timeline shows (1e6)")
+    parser.add_argument("--more", type=float, help="also a recording of this many, of which it shows a part")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     try:

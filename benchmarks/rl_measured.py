@@ -141,7 +141,7 @@ class Held:
 
     @property
     def holds(self) -> bool:
-        """Whether what was measured is in the interval, give or take the 80 % interval of the measurement itself."""
+        """Whether the measured value is in the predicted interval, give or take its own 80 % interval."""
         return self.low - self.measured.sure <= self.measured.ratio <= self.high + self.measured.sure
 
     @property
@@ -151,7 +151,7 @@ class Held:
 
 
 def foretold(out: Path) -> dict[str, tuple[float, float, float]]:
-    """What an earlier recording predicted, of DIR/predicted.json."""
+    """What an earlier recording predicted, from DIR/predicted.json."""
     path = out / "predicted.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {name: (low, expected, high) for name, (low, expected, high) in found.items()}

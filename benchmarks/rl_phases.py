@@ -54,8 +54,8 @@ from benchmarks.rl_parts import (
 )
 
 BEFORE = {"compiled_decode": 2}
-"""Iterations that a change takes while it is built, where not one: the second one shows whether a cache that was made
-again is compiled for again."""
+"""Iterations that a change takes while it is built, if not one: the second one shows whether torch.compile compiles
+again for a cache that was made again."""
 SLOW = ("continuous_batching",)
 """Changes of which one iteration takes as long as a turn of the others: two are timed, in one turn."""
 LONGEST_S = {"traced": 75.0, "change": 40.0}
@@ -101,7 +101,7 @@ class Turn:
         self._at = folder / name
         self.number = 0
         self.begun = False
-        """Whether there was one."""
+        """Whether there was a turn."""
 
     def wait(self) -> None:
         """Until it is this process's turn (again)."""
@@ -119,7 +119,7 @@ class Turn:
 
 
 def _priority(nice: int) -> None:
-    with contextlib.suppress(OSError):  # back to 0 is not allowed to everybody; all parts are alike then
+    with contextlib.suppress(OSError):  # not every user may go back to 0; then all parts are alike
         os.setpriority(os.PRIO_PROCESS, 0, nice)
 
 

@@ -1,4 +1,5 @@
-"""How true FLOPs, bytes and bounds are: next to hardware counters, and how much of other recordings is modelled.
+"""How accurate FLOPs, bytes and bounds are compared with hardware counters, and how much of other recordings is
+modelled.
 
     python -m benchmarks.roofline ../shared/traces
     python -m benchmarks.roofline ../shared/traces --json
@@ -41,7 +42,7 @@ GEMM_OVER, ELEMENTWISE, BYTES, BOUND, UNMODELLED = 0.01, 0.30, 0.10, 0.95, 0.10
 PAIR = "h200/roofline_pair"
 _STREAMING = [CATEGORIES.index(name) for name in ("elementwise", "cast/copy")]
 _SURE_BYTES = 1_000_000
-"""Below this a counter shows little but itself."""
+"""Below this many bytes a counter shows little but its own error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,13 @@ class Agreement:
     """One recording next to the counters of the same kernels."""
 
     gemm_flops_low: float
-    """Counted over computed FLOPs of bf16 products: the least, and the most."""
+    """Counted over computed FLOPs of bf16 matmuls: the least, and the most."""
     gemm_flops_high: float
     elementwise_error: float
     bytes_ratio: float
     bound_share: float
     judged_share: float
-    """Part of the time that `bound_share` is of."""
+    """Share of the time that `bound_share` refers to."""
 
     @property
     def holds(self) -> bool:
@@ -82,9 +83,9 @@ class Coverage:
     unmodelled: float
     """Shares of all GPU time; the five sum to 1."""
     unmodelled_share: float
-    """Of the time that is not communication."""
+    """Share of the time that is not communication."""
     seconds: float
-    """What it took to find out."""
+    """Time of the computation."""
 
 
 def load(path: Path) -> Timeline | None:
@@ -101,7 +102,7 @@ def counters(path: Path) -> list[dict[str, float]]:
 
 
 def compare(timeline: Timeline, found: Roofline, counted: list[dict[str, float]]) -> Agreement:
-    """Holds a roofline against counters. Raises ValueError if these are of other kernels."""
+    """Compares a roofline with counters. Raises ValueError if these are of other kernels."""
     events = timeline.trace.gpu
     rows = np.flatnonzero(events.kind == KERNEL)
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]

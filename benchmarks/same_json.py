@@ -1,13 +1,13 @@
-"""Whether two checkouts say the same of the same recordings, byte for byte.
+"""Whether two checkouts say the same about the same recordings, byte for byte.
 
     python -m benchmarks.same_json OTHER_CHECKOUT [--shared FOLDER] [--only TEXT] [--jobs 2] [--added]
                                 [--keep FOLDER]
 
-Each checkout, in a process of its own, writes what it has to say of every recording of this one (tests/data,
-scenarios, and FOLDER/traces where there is one): the diagnosis, its printed form, and its projection to three GPUs; and
+Each checkout, in a separate process, writes what it says about every recording of this one (tests/data, scenarios, and
+FOLDER/traces if it exists): the diagnosis, its printed form, and its projection to three GPUs; and
 of every pair of recordings in PAIRS and of every scenario's fix the comparison. What differs is printed, each key with
-both values, and the exit code is 1. `--keep` names a folder for the texts: those of a checkout whose commit is there
-already, and which is clean, are not made again.
+both values, and the exit code is 1. `--keep` names a folder for the texts: those of a clean checkout whose commit
+is there already are not made again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GPUS = ("RTX PRO 6000", "H100 SXM", "B200")
 PAIRS = (("tiny", "tiny.compile"), ("tiny", "tiny.graphs"), ("checkpoint_tiny", "tiny"), ("moe_small", "moe_big"))
 """Of tests/data/pairs, compared with each other."""
 SHOWN = 12
-"""Differences that are printed of one text."""
+"""Most differences that are printed per text."""
 
 
 def recordings(shared: Path | None) -> Iterator[tuple[str, Path]]:

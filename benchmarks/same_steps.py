@@ -18,7 +18,7 @@ from scenarios.catalogue import Scenario
 from scenarios.support.run import ALONE, DRAINED, SETTLE
 
 FEWEST, MANY = 5, 20
-"""Steps that both took, at least; and so many that their mean tells what a fix gains."""
+"""Fewest steps that both took; and how many are enough for their mean to show what a fix gains."""
 FREE = "baseline_free"
 
 
@@ -42,7 +42,8 @@ class SameSteps:
 
 
 def same_steps(entry: Scenario) -> SameSteps | None:
-    """Of the program as it is; None where no recording is kept, steps were not timed one by one, or few are common."""
+    """The comparison for the unchanged program; None if no recording is kept, steps were not timed one by one, or few
+    are common."""
     if entry.recording is None or entry.truth is None or entry.free is None:
         return None
     steps = read_run(entry.recording).steps

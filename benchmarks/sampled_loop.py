@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 60
-"""Of a stretch."""
+"""Steps of a stretch."""
 
 package = types.ModuleType("_gpuprof")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "gpuprof")]

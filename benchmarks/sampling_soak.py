@@ -1,4 +1,4 @@
-"""A long soak of the sampler: a program that does what moves Python's stacks about is sampled for an hour.
+"""A long soak test of the sampler: a program that changes Python's stacks in every way is sampled for an hour.
 
     python -m benchmarks.sampling_soak [--minutes 60] [--python PYTHON …] [--busy 0.1] [--period-ms 4]
 
@@ -36,10 +36,10 @@ from typing import Any
 MOST_UNREAD = 0.02
 STRETCH_S = 20.0
 BURST_S = 0.05
-"""The program is busy for so long at a time, and then sleeps."""
+"""Seconds for which the program is busy at a time, before it sleeps."""
 AUTOGRAD_NAME = "pt_autograd_0"
 PATIENCE_S = 120.0
-"""For the samples of a stretch: the machine may be busy."""
+"""Seconds to wait for the samples of a stretch: the machine may be busy."""
 
 
 # -- what the program does
@@ -149,7 +149,7 @@ def imports(folder: Path) -> None:
 
 
 def threads(_: Path) -> None:
-    """Threads that live for a moment; one bears the name of autograd's."""
+    """Threads that live for a moment; one has the name of autograd's."""
 
     def work(name: str | None) -> None:
         if name is not None:

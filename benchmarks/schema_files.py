@@ -3,9 +3,9 @@
     python -m benchmarks.schema_files [--check]
 
 Types give types, bounds (gpuprof/bounds.py) give bounds, and the text below a field describes it: None is null there.
-Every key is written always, and no others are. What `to_json` writes in another way than its dataclass has it stands in
-DOCUMENTS. `brief`, `jobs` and `hang` are made of plain dicts, and `run` by the standard library inside the
-training: these four are kept by hand. The types that read a run (tracefile/run_folder) are no source for its schema:
+Every key is always written, and no others are. Where `to_json` writes something differently from its dataclass,
+DOCUMENTS says so. `brief`, `jobs` and `hang` are made of plain dicts, and `run` by the standard library inside the
+training: these four are kept by hand. The types that read a run (tracefile/run_folder) are not a source for its schema:
 they have fewer than half of its keys, and accept more than is written; tests/unit/test_run_schema.py compares the two.
 --check writes nothing and exits with 1 where a file differs.
 """
@@ -50,7 +50,7 @@ class Document:
     fractions: bool = False
     """Whether nanoseconds may have a fraction, where their type is float."""
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """What holds between keys."""
+    """Rules between keys."""
 
 
 def main() -> int:
@@ -216,7 +216,7 @@ def _constant(place: str) -> tuple[str, ...]:
 
 @cache
 def _texts(made: type) -> dict[str, str]:
-    """Of the fields of a dataclass: the text below each, as one line."""
+    """Field of a dataclass → the docstring below it, as one line."""
     tree = ast.parse(inspect.getsource(sys.modules[made.__module__]))
     body = next(one.body for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == made.__name__)
     found = {}
@@ -260,9 +260,9 @@ DOCUMENTS = (
                 "headline": {"description": "What takes the largest share of the mean step, in words.", **TEXT},
                 "summary": {"description": "The sentences, one after the other.", **TEXT},
             },
-            "Window.start_ns": WHOLE,
-            "Window.end_ns": WHOLE,
-            "Device.series": None,
+            "AnalysedWindow.start_ns": WHOLE,
+            "AnalysedWindow.end_ns": WHOLE,
+            "ReportedDevice.series": None,
         },
         rules={
             "if": {"properties": {"quality": {"properties": {"status": {"const": "unusable"}}}}},

@@ -1,10 +1,10 @@
-"""How often the verdict from what a step was spent on is that of the replay.
+"""How often the verdict from shares of the step is the same as that of the replay.
 
     python -m benchmarks.share_verdicts [--shared FOLDER]
 
 Recordings that cannot be replayed are judged by shares of the step (`diagnosis.share_verdict`). Here the same is done
 with those that can be, from the trace alone, and both verdicts are compared: those that differ are printed. A replayed
-run whose steps differ is judged by its mean step, of which the shares of the recorded steps know nothing.
+run whose steps differ is judged by its mean step, which the shares of the recorded steps do not reflect.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A training of small kernels is recorded, a window of each kind in a process of its own. `stop` is what the run folder
 says (stopping the profiler and the export), `longest` the longest step that the training itself measured after the
 window opened, which holds the stall; `verdict` the time from the end of the window until the command ended, since the
-training stops there. `defaults` is `gpuprof trace` without options: the training goes on, is sampled, and a report is
+training stops there. `defaults` is `gpuprof trace` without options: the training continues, is sampled, and a report is
 written; `verdict` is then the time from the last recorded step until the verdict is printed.
 """
 
@@ -35,7 +35,7 @@ DEFAULTS = "defaults"
 MANY = 100_000
 """Steps of a training that is ended once the verdict is there."""
 SAID = "the recording took"
-"""In the line that follows the verdict."""
+"""A part of the line after the verdict."""
 STEPS = 3
 BASELINE = 5
 SETTLED = 10
@@ -148,7 +148,9 @@ def table(found: list[Stall]) -> str:
 def main() -> int:
     """The command line; 1 if a recording failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kernels", default="5000,20000,50000,100000", help="in a window, about; several with commas")
+    parser.add_argument(
+        "--kernels", default="5000,20000,50000,100000", help="about how many in a window; several with commas"
+    )
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"also {DEFAULTS}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON, after each recording")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What a start would take if gpuprof left to its libraries what it does itself: CPU time of processes, in pairs.
+"""How long a start would take if gpuprof left more to its libraries: CPU time of processes, in pairs.
 
     python -m benchmarks.start_up [--pairs 11] [--trace FILE]
 

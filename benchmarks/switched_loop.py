@@ -40,11 +40,11 @@ class Switch:
 
     def __init__(self) -> None:
         self._hooks: list[tuple[Callable[[], Any], Callable[[], Any]]] | None = None
-        """How each is taken away, and put back; some come and go by themselves."""
+        """(remove, put back) for each hook; some come and go by themselves."""
         self._is_on = True
 
     def turn(self, on: bool) -> None:
-        """Takes all hooks away that are there when this is first asked for, or puts them back."""
+        """Removes all hooks that exist when this is first called, or puts them back."""
         if on == self._is_on:
             return
         if self._hooks is None:
@@ -62,7 +62,7 @@ def _patches() -> Hooks:
         if patch.current is not None:
             setattr(patch._owner, patch._name, patch.current)
 
-    for patch in [one for one in gc.get_objects() if _is_ours(one, "Patch")]:
+    for patch in [one for one in gc.get_objects() if _is_ours(one, "WrappedAttribute")]:
         if patch.current is None or patch.is_there:
             yield patch.undo, lambda patch=patch: back(patch)
 

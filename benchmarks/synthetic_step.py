@@ -2,7 +2,7 @@
 
 A step is recorded once and written many times. So times are kept as boundaries, each with what it costs to
 get there from the one before: scaling the costs moves every event and breaks no nesting. And ids are kept as
-places in counters, so that the next step goes on where this one ended.
+places in counters, so that the next step continues where this one ended.
 """
 
 from __future__ import annotations

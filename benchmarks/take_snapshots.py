@@ -21,7 +21,7 @@ from scenarios.support.loop import trained
 
 STEPS = 3
 LIMIT_GIB = 3.0
-"""Of the process whose snapshot is of running out of memory."""
+"""Memory limit of the process that runs out of memory."""
 
 
 def steps(model: torch.nn.Module, length: int, count: int = STEPS) -> None:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 WIDTH, LAYERS, RANK, VOCABULARY = 256, 8, 8, 1000
 SHAPES = {"lora": (2, 64), "tiny": (1, 4)}
 """Samples and tokens of a batch. lora: small ops, which a GPU does faster than they are launched. tiny: no work at
-all, so that what stands around the step shows."""
+all, so that everything around the step shows."""
 
 
 class Adapted(torch.nn.Module):

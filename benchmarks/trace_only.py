@@ -1,9 +1,9 @@
-"""How near the estimate of the unprofiled step comes where there is nothing but a trace file.
+"""How accurate the estimate of the unprofiled step is with nothing but a trace file.
 
     python -m benchmarks.trace_only [--shared FOLDER] [--only NAME]
 
-A run of `gpuprof trace` holds steps that it timed before it recorded; who recorded with torch.profiler has the trace
-alone. So each recording of a process with one GPU is diagnosed without what the run knows.
+A run of `gpuprof trace` contains steps that it timed before it recorded; with torch.profiler there is only the trace.
+So each recording of a process with one GPU is diagnosed without what the run knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scenarios import catalogue
 
 RUNS = ROOT / "tests" / "data" / "runs"
 VARIED = ("trl_sft", "unsloth_qlora")
-"""Runs of RUNS whose steps are of texts of unlike length."""
+"""Runs in RUNS whose steps have texts of different lengths."""
 TRACE = "trace.rank0.json.gz"
 LEFT_OUT = "inner_ops_left_out"
 """What gpuprof says of recordings that were cut by tests/data/cut_run.py without --whole."""
@@ -42,7 +42,7 @@ class Alone:
     """Measured by the run itself before it recorded, at the work of the recorded steps: where steps differ, what other
     processes took for theirs says nothing of these. Else by other processes."""
     bare: bool = False
-    """Whether the recording is no run's anyway."""
+    """Whether the recording is a bare trace, not part of a run."""
 
     @property
     def recorded_ms(self) -> float:
@@ -112,7 +112,7 @@ def plans(whole: Diagnosis) -> bool:
 
 
 def of_trace(result: Result) -> Alone:
-    """A recording that is no run's: its result is what the trace alone says."""
+    """A recording that is not part of a run: its result is what the trace alone says."""
     assert result.case.unprofiled_ms is not None
     return Alone(result.case.name, result.diagnosis, result.case.unprofiled_ms, by_run=False, bare=True)
 

@@ -3,9 +3,9 @@
     python -m benchmarks.same_json OTHER_CHECKOUT --keep FOLDER
     python -m benchmarks.verdicts FOLDER/BEFORE FOLDER/AFTER [--shared FOLDER]
 
-Reads the texts that `benchmarks.same_json --keep` left of two commits. Of every recording: what binds it and why, its
-step, the cost of the profiler, and its ranks; of every projection what binds there and the step. Prints what differs as
-a table in Markdown, with the truth of benchmarks/accuracy.py where it is known.
+Reads the texts that `benchmarks.same_json --keep` wrote for two commits. For every recording: what limits it and why,
+its step, the cost of the profiler, and its ranks; for every projection, the limit there and the step. Prints what
+differs as a table in Markdown, with the truth of benchmarks/accuracy.py where it is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP = 0.001
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is said differently."""
+    """One difference."""
 
     recording: str
     what: str

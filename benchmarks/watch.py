@@ -18,7 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpuprof.attach.changes import BLOCK_STEPS, RECENT_BLOCKS, REFERENCE_BLOCKS, SETTLING_STEPS, Change, Watch, advance
+from gpuprof.attach.changes import (
+    BLOCK_STEPS,
+    RECENT_BLOCKS,
+    REFERENCE_BLOCKS,
+    SETTLING_STEPS,
+    StepTimeChange,
+    Watch,
+    advance,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST = 24
@@ -42,7 +50,7 @@ class Found:
     """Alarms that would have opened a window."""
 
 
-def alarms(step_ns: Sequence[float]) -> list[tuple[int, Change]]:
+def alarms(step_ns: Sequence[float]) -> list[tuple[int, StepTimeChange]]:
     """(step, change) for each that is seen in a series."""
     watch, found = Watch(), []
     for i, ns in enumerate(step_ns):
@@ -122,14 +130,15 @@ BEGINS = 1000
 
 
 def false_alarms(name: str, many: Sequence[Sequence[float]]) -> Found:
-    """Of series in which nothing changes."""
+    """False alarms in series in which nothing changes."""
     seen = [change for each in many for _, change in alarms(each)]
     steps = sum(max(0, len(each) - NEEDED + 1) for each in many)
     return Found(name, len(many), steps, len(seen), sum(one.is_new for one in seen))
 
 
 def detection(many: Sequence[Sequence[float]]) -> list[dict[str, object]]:
-    """Of changes put onto series: how many are seen, after how many steps, as what, and how many windows they open."""
+    """For changes applied to series: how many are detected, after how many steps, as what, and how many windows they
+    open."""
     found = []
     for name, factor in CHANGES.items():
         changed = [alarms([ns * factor(i - BEGINS) for i, ns in enumerate(each)]) for each in many]
@@ -152,7 +161,7 @@ def main() -> int:
     """The command line; 1 if there is more than one false alarm in 10,000 recorded steps."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path, default=[ROOT / "scenarios"], help="where recordings are")
-    parser.add_argument("--steps", type=int, default=10_000, help="of each resampled or simulated series")
+    parser.add_argument("--steps", type=int, default=10_000, help="length of each resampled or simulated series")
     parser.add_argument("--seeds", type=int, default=10, help="series of each kind of simulated noise")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

@@ -270,12 +270,27 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
+def partial_of(path: Path) -> Path:
+    """Where this process writes a file before it gets its name."""
+    return path.with_name(f".{path.name[:100]}.{os.getpid()}{PARTIAL}")
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process of this machine that still runs is writing this file, or has said that it will."""
+    names = re.compile(rf"\.{re.escape(path.name[:100])}\.(\d+){re.escape(PARTIAL)}")
+    try:
+        writers = [found[1] for one in path.parent.iterdir() if (found := names.fullmatch(one.name))]
+    except OSError:
+        return False
+    return any(Path("/proc", pid).exists() for pid in writers)
+
+
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that gets its name when it is complete: a reader sees the old or the new file, never a part.
     `mode`: its permissions, minus the umask. Raises OSError; after any exception nothing is left behind.
     """
-    partial = path.with_name(f".{path.name[:100]}.{os.getpid()}{PARTIAL}")
+    partial = partial_of(path)
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             yield file

@@ -59,7 +59,7 @@ def parsed() -> argparse.Namespace:
         default=0,
         help="with --out: also record each as it is, into DIR/NAME, or that many variants of it, into DIR/NAME.FIX",
     )
-    timing.add_argument("--as-is", action="store_true", help="with --out: leave the fixes out")
+    timing.add_argument("--as-is", action="store_true", help="with --out: only the unmodified program")
     timing.add_argument("--data", default="", help="with --out: which lengths, where a scenario has several")
     timing.add_argument(
         "--try", dest="tries", action="store_true",
@@ -79,7 +79,7 @@ def parsed() -> argparse.Namespace:
     short = commands.add_parser("campaign", help="time and record many small programs in little time")
     short.add_argument("names", nargs="*")
     short.add_argument("--out", type=Path, metavar="DIR", required=True, help="results.jsonl, and recordings in pieces")
-    short.add_argument("--seconds", type=float, default=3600.0, help="in which it must be over")
+    short.add_argument("--seconds", type=float, default=3600.0, help="time within which it must end")
     short.add_argument("--each", type=float, default=1.5, help="seconds of a process's free stretch")
     short.add_argument("--rounds", type=int, default=2, help="0: only record them")
     short.add_argument("--gib", type=float, help="GPU memory to fill, in place of what there is")

@@ -22,14 +22,14 @@ class Fix:
     """gpuprof's finding that must predict it; None where there is none."""
     work: float = 1.0
     gains: bool = True
-    """False for a change that looks like a fix but, as measured, is none: gpuprof must not advise it."""
+    """False for a change that looks like a fix but gained nothing when measured: gpuprof must not advise it."""
     title: str | None = None
     """Title of the proposal, where the finding proposes several things."""
     also: tuple[str, ...] = ()
     """Findings whose fixes it makes as well."""
     form: str = ""
-    """Where it is another form of the finding's fix: `part` (less than that) or `more`. The gain of that fix is not
-    compared with its own."""
+    """If it is another form of the finding's fix: `part` (less than that) or `more`. Its gain is then not compared with
+    that fix's."""
     arguments: dict[str, str | int | None] = field(default_factory=dict)
     """For a program that others wrote: arguments that replace its own; None removes one."""
     environment: dict[str, str] = field(default_factory=dict)

@@ -187,7 +187,7 @@ AUTOCAST_CASTS = Number(
 AUTOCAST_CAST_OPERANDS = Number(
     0.67, 0.2, 1.33, "", "assumed",
     "Operands that these casts read, for each matrix multiplication. A layer has three, forward and backward: its "
-    "weights and their gradient are cast, its input and that one's gradient only where the op before is no matrix "
+    "weights and their gradient are cast, its input and that one's gradient only if the op before is not a matrix "
     "multiplication; that is 2 to 4 casts of operands where weights are as large as inputs, and 0 to 2 where they are "
     "small.",
 )  # fmt: skip
@@ -237,8 +237,8 @@ ALIGNED_LEFT = Number(
 )  # fmt: skip
 ALIGNED_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",
-    "Probability that matrix multiplications with a size that is no multiple of 8, which take longer than nine of ten "
-    "of their kind, do so for that size.",
+    "Probability that matrix multiplications with a size that is not a multiple of 8, which take longer than nine of "
+    "ten of their kind, do so for that size.",
 )  # fmt: skip
 EXPANDED_LEFT = Number(
     1.5, 1.0, 4.0, "", "assumed",

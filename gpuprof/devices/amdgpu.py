@@ -1,4 +1,4 @@
-"""AMD's GPUs, read from the files of their kernel driver (the kernel's documentation: gpu/amdgpu)."""
+"""AMD's GPUs, read from the files of their kernel driver (documented in the kernel's gpu/amdgpu)."""
 
 from __future__ import annotations
 

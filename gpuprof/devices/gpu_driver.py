@@ -1,4 +1,4 @@
-"""What can be asked of a GPU driver. Each way to ask it is a GpuDriver: NVML, nvidia-smi, amdgpu's files."""
+"""What a GPU driver can report. Each way to read it is a GpuDriver: NVML, nvidia-smi, amdgpu's files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InstalledGpu:
     sm_limit_mhz: float | None = None
     """Application clock that caps the SMs."""
     clock_reasons: tuple[str, ...] = ()
-    """Of CLOCK_REASONS, those that hold at the moment."""
+    """The CLOCK_REASONS that apply at the moment."""
     is_partitioned: bool = False
     """Whether it is divided into MIG instances."""
     utilization: float | None = None
@@ -40,7 +40,7 @@ class InstalledGpu:
 
 
 class GpuDriver:
-    """The case without a driver: no GPUs. Other drivers override what they can answer."""
+    """Without a driver: no GPUs. Subclasses override what they can answer."""
 
     def installed(self) -> tuple[InstalledGpu, ...]:
         """All GPUs of the machine, with their settings and what they do now."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def nvidia_is_loaded(root: Path = Path("/")) -> bool:
-    """Whether the kernel driver of an NVIDIA GPU is loaded, or that of WSL, which lends Windows' GPU."""
+    """Whether the kernel driver of an NVIDIA GPU is loaded, or that of WSL, which gives access to Windows' GPU."""
     return (root / "proc/driver/nvidia/version").exists() or (root / "dev/dxg").exists()
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, asked of nvidia-smi, where pynvml is not installed. Each answer starts a process."""
+"""NVIDIA's GPUs as reported by nvidia-smi, used if pynvml is not installed. Each answer starts a process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def cuda_version(text: str) -> str | None:
 
 
 def sum_of_mib(lines: str) -> int | None:
-    """Bytes in lines of whole MiB, one per GPU; None without lines, or if one is no number."""
+    """Bytes in lines of whole MiB, one per GPU; None without lines, or if one is not a number."""
     words = lines.split()
     return sum(map(int, words)) << 20 if words and all(word.isdecimal() for word in words) else None
 

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, asked of NVML through pynvml."""
+"""NVIDIA's GPUs as reported by NVML, through pynvml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GRAPHICS_CLOCK, _SM_CLOCK, _MEMORY_CLOCK = 0, 1, 2
 
 
 def load_nvml() -> Any:
-    """pynvml, ready to be asked. Raises some exception if there is no such module, no driver, or no permission."""
+    """pynvml, initialised. Raises an exception of some kind without the module, a driver, or permission."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -103,7 +103,7 @@ class Nvml(GpuDriver):
 
     def _reasons(self, handle: Any) -> list[str] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if bits is None:  # its older name
+        if bits is None:  # try its older name
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         return reasons_of(bits)
 

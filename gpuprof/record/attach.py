@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ..runfile import log
 from .observer import observer
+from .optimizer_hooks import Counter, OptimizerHooks
 from .options import options_of
 from .session import Session
 
@@ -28,15 +29,16 @@ class Holder:
         self._session: Session | None = None
         self._begun = False
         self._attached = self._follows_forks = False
-        self.counter: Callable[[Any], bool] | None = None
-        """In an armed process, while nothing is recorded: called with an optimizer that has done its step, in place of
-        everything else. Returns False if it does not know the optimizer, and the rest has to be done."""
+        self._hooks: OptimizerHooks | None = None
+        self._listener: OptimizerListener | None = None
+        self._counter: Counter | None = None
         self._undo: list[Callable[[], Any]] = []
         """Functions that remove the hooks."""
 
     def record_into(self, run: str | os.PathLike[str]) -> None:
         """From now on, sessions of this process write into this run folder."""
         self._run, self._session, self._begun = Path(run), None, False
+        self._exchange(None)
         if options_of(self._run)["memory"]:
             observer.watch(self._run)
 
@@ -61,6 +63,8 @@ class Holder:
             self._begun = True
             try:
                 self._session = Session.begin(self._run, source)
+                if self._session is not None:
+                    self._session.exchange = self._count_session
             except Exception as error:
                 log(self._run, f"process {os.getpid()} is not recorded: {error!r}")
         session = self._session
@@ -73,6 +77,27 @@ class Holder:
 
     def _forked(self) -> None:
         self._begun, self._session = False, None
+        self.counter = None
+
+    @property
+    def counter(self) -> Counter | None:
+        """In an armed process, while nothing is recorded: called after the step of an optimizer in place of everything
+        else. What it does not count it passes to the listener."""
+        return self._counter
+
+    @counter.setter
+    def counter(self, counter: Counter | None) -> None:
+        self._counter = counter
+        self._exchange(counter if self._run is None else None)
+
+    def _exchange(self, counter: Counter | None) -> None:
+        if self._hooks is not None:
+            self._hooks.count_by(counter)
+
+    def _count_session(self, session: Session, counter: Counter | None) -> None:
+        """A session counts its steps in this way from now on."""
+        if session is self._session and self._listener is None:
+            self._exchange(counter)
 
     def attach_optimizers(self, module: Any, listener: OptimizerListener | None = None) -> None:
         """Follows every optimizer of the process, once. module: torch.optim.optimizer. listener: called after the
@@ -87,7 +112,7 @@ class Holder:
 
         def before(optimizer: Any, _: Any, __: Any) -> None:
             session = self._session
-            if session is None or session.counter is not None:
+            if session is None:
                 return
             # torch 2.13 calls its global hooks twice before a step, and a subclass may call its parent's step.
             if not opened:
@@ -96,13 +121,6 @@ class Holder:
                     opened.append((id(optimizer), close))
 
         def after(optimizer: Any, _: Any, __: Any) -> None:
-            session = self._session
-            if session is not None:
-                counter = None if listener is not None else session.counter
-            else:
-                counter = None if self._run is not None else self.counter
-            if counter is not None and counter(optimizer):
-                return
             if opened and opened[-1][0] == id(optimizer):
                 opened.pop()[1]()
             session = self.session("optimizer")
@@ -111,11 +129,8 @@ class Holder:
             if listener is not None:
                 listener.optimizer_ended(optimizer)
 
-        for hook in (before, after):
-            # torch.compile does not trace it: it runs as plain Python, outside the graph.
-            hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-        self._undo.append(module.register_optimizer_step_pre_hook(before).remove)
-        self._undo.append(module.register_optimizer_step_post_hook(after).remove)
+        self._listener, self._hooks = listener, OptimizerHooks(module, before, after)
+        self._undo.append(self._hooks.remove)
 
     def attach_trainer(self, module: Any, made: Iterable[Any] = ()) -> None:
         """Makes every Trainer created from now on, and those in `made`, report its steps. module:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .flags import flags
-from .hooks import CallListener, Patch, patch_backward, patch_loader
+from .hooks import CallListener, WrappedAttribute, patch_backward, patch_loader
 from .loader_meter import meter as loader_meter
 from .lumps import Lumps
 from .other_profilers import ENTRY, patch_profilers
@@ -28,9 +28,9 @@ class Attached:
         self.ranges = Ranges()
         self._training, self._phases, self._lumps = training, phases, lumps
         self._listener, self._levels = listener, levels
-        self._patches: list[Patch] = []
-        self._backward: Patch | None = None
-        self._loader: Patch | None = None
+        self._patches: list[WrappedAttribute] = []
+        self._backward: WrappedAttribute | None = None
+        self._loader: WrappedAttribute | None = None
         self._resting: list[Any] = []
         """Patches that `rest` has removed for now."""
         self.sees_profilers = False
@@ -53,9 +53,10 @@ class Attached:
         """Watches the model's calls. ranges: the calls and its modules get ranges."""
         self._training.hook(self._listener, self.ranges.open, self._levels if ranges else None)
 
-    def rest(self, fetching: Callable[[Any, Any], Any]) -> bool:
+    def rest(self, fetching: Callable[[Any, Any], Any], calling: Callable[[Any, Any, Any], None] | None) -> bool:
         """Removes the hooks that a step calls, until `resume`; returns whether that was possible. fetching: makes the
-        stand-in for the loader's `__next__` (see `Patch.rest`)."""
+        stand-in for the loader's `__next__` (see `Patch.rest`). calling: called before the model is, with it and its
+        positional arguments and keywords."""
         here = [self._backward, *sampled.patches, *(() if self._training.workers else loader_meter.patches)]
         if self._loader is None or not self._loader.rest(fetching):
             return False
@@ -66,6 +67,8 @@ class Attached:
                 return False
             self._resting.append(patch)
         self._training.unhook()
+        if calling is not None:
+            self._training.note_calls(self._listener, self.ranges.open, calling)
         return True
 
     def resume(self) -> None:

@@ -20,16 +20,25 @@ from typing import Any
 from .attached import Attached
 from .batch import BatchWork
 from .guard import came_from_signal_handler, failed
+from .optimizer_hooks import Counter
 from .regular_steps import Regular, Shape
 from .step_clock import OPTIMIZER, StepClock
 from .step_meter import Ended, StepMeter
 from .stretch import RESERVE, Stretch
 from .tape import KEPT_NS, MOST_EVENTS
-from .timing import NO_TASK, NOT_READ, capturing_check, graph_task
+from .timing import NO_TASK, NOT_READ, Ration, capturing_check, graph_task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuprof.units import Assumed, Convention, Share, WholeNs
+
 
 Batch = tuple[int, Shape, BatchWork | None]
 Used = tuple[Shape, BatchWork | None]
 """A batch that the model has not been called with yet."""
+READING_SHARE: Assumed[Share] = 0.001
+"""Largest share of the time that is spent reading values of batches: a third of what other timed steps may."""
+NEVER_NS: Convention[WholeNs] = 1 << 62
 
 
 class BareSteps:
@@ -45,59 +54,83 @@ class BareSteps:
     ) -> None:  # fmt: skip
         self._owner, self.regular, self._meter, self._clock, self._stretch = owner, regular, meter, clock, stretch
         self._attached, self._add_line, self._full = attached, add_line, full
-        self.thread, self.left = clock.thread, left
-        self._until_ns = 0 if uses_gpu else perf_counter_ns() + KEPT_NS
+        self.thread, self._planned = clock.thread, min(left, MOST_EVENTS)
+        self._left = left
+        self._until_ns = NEVER_NS if uses_gpu else perf_counter_ns() + KEPT_NS
+        self._first, self._ops = clock.step, meter.ops_followed()
         self._batches: list[Batch] = []
         """(ns that it was waited for, shape, what its values say if they were read) of each batch."""
-        self._ends: list[tuple[Any, ...]] = []
-        self._of_step: list[int] = []
-        """Not empty if the current step has fetched a batch."""
+        self._most: list[int] = [regular.fetches]
+        """The number of batches that there may be by the end of the current step."""
+        self._ends: list[tuple[int, int, dict[str, int] | None, int]] = []
+        """Of each step: its end, the batches so far, what else was done, and the beginning of the next step."""
+        self._handed = 0
+        """Steps whose durations the stretch has got."""
+        self._begun: list[int] = []
+        """Not empty if the current step has begun its work; of use only once the steps are over."""
         self._optimizer: int | None = None
         """Id of the optimizer that ends steps; None where a trainer or Recorder ends them."""
         self._is_over = False
-        self.ended: Callable[[Any], bool] = lambda _: False
+        self.ended: Callable[..., bool] = lambda *_: False
         """Called at the end of a step, with the optimizer that has done its step if that ends it. False where it is not
         one of these steps."""
 
     def begin(self) -> bool:
         """Removes the hooks; returns whether that was possible."""
         if self._clock.source == OPTIMIZER:
-            self._optimizer = self._clock.begin_bare(self._of_step)
+            self._optimizer = self._clock.begin_bare(self._ends, self._begun)
             if self._optimizer is None:
                 return False
-        if not self._attached.rest(self._fetching):
+        regular = self.regular
+        if not self._attached.rest(self._fetching, None if regular.has_loader else self._calling()):
             self._clock.without_counter()
             return False
+        if self._optimizer is None:
+            self._clock.note_steps(self._ends)
         self._meter.work.reads = False
         self._meter.work.knows(self.regular.usual)
         self.ended = self._ending()
         return True
 
+    @property
+    def counter(self) -> Counter | None:
+        """What is called after the step of an optimizer, where that ends steps."""
+        return None if self._optimizer is None else self.ended
+
+    @property
+    def left(self) -> int:
+        """Steps that are still to come."""
+        return self._left - len(self._ends)
+
+    @left.setter
+    def left(self, left: int) -> None:
+        self._left = left + len(self._ends)
+
     # -- what happens in a step
 
     def _fetching(self, fetch: Any, usual: Any) -> Any:
         """A function in place of a loader's `__next__`, which is `fetch`; usual: the one that does everything."""
-        now, identity, thread = perf_counter_ns, get_ident, self.thread
-        known, key, most = self.regular.iterator, self.regular.key, self.regular.fetches
-        batches, of_step = self._batches, self._of_step
-        ration, read = self._meter.work.ration, self._meter.work.rationed
+        now, known, key, batches, most = (
+            perf_counter_ns,
+            self.regular.iterator,
+            self.regular.key,
+            self._batches,
+            self._most,
+        )
+        ration = Ration(READING_SHARE)
 
         def wrapper(iterator: Any) -> Any:
-            if identity() != thread:
-                return fetch(iterator)
-            if self._is_over:  # other code has wrapped this function
-                return usual(iterator)
-            if known() is not iterator or len(of_step) >= most:
-                self._owner.end_bare_steps()
-                return usual(iterator)
+            if known() is not iterator or len(batches) >= most[0]:
+                return self._fetch_otherwise(iterator, fetch, usual)
             begun = now()
             batch = None
             try:
                 batch = fetch(iterator)
                 ended = now()
                 shape = (batch if key is None else batch[key]).shape
-                batches.append((ended - begun, shape, read(batch, ended) if ended >= ration.next_ns else None))
-                of_step.append(ended)
+                batches.append(
+                    (ended - begun, shape, self._read(batch, ended, ration) if ended >= ration.next_ns else None)
+                )
             except Exception as error:
                 if batch is None:  # the loader's own: it has no more
                     self._odd(begun, iterator, None)
@@ -110,79 +143,150 @@ class BareSteps:
 
         return wrapper
 
+    def _fetch_otherwise(self, iterator: Any, fetch: Any, usual: Any) -> Any:
+        """A batch is wanted from another loader, or one more than usual."""
+        if get_ident() != self.thread:
+            return fetch(iterator)
+        if not self._is_over:  # else other code has wrapped this function
+            self._owner.end_bare_steps()
+        return usual(iterator)
+
+    def _calling(self) -> Callable[[Any, Any, Any], None] | None:
+        """The function before a call of the model, where there is no DataLoader; None where calls are not seen."""
+        key, batches, most, identity, thread = self.regular.key, self._batches, self._most, get_ident, self.thread
+        if not self.regular.sees_calls:
+            return None
+        is_named = isinstance(key, str)
+
+        def note(model: Any, arguments: Any, keywords: Any) -> None:
+            try:
+                if model.training and len(batches) < most[0] and identity() == thread:
+                    shape = () if key is None else (keywords if is_named else arguments)[key].shape
+                    batches.append((0, shape, None))
+                    return
+            except Exception:
+                pass  # it is called in another way than before
+            self._call_otherwise(arguments, keywords)
+
+        return note
+
+    def _call_otherwise(self, arguments: Any, keywords: Any) -> None:
+        if get_ident() == self.thread:
+            self._owner.end_bare_steps()
+            self._owner.on_call((keywords, arguments))
+
+    def _read(self, batch: Any, now_ns: int, ration: Ration) -> BatchWork | None:
+        """What the values of a batch say. Where they say nothing, later ones are not read."""
+        work = self._meter.work.rationed(batch, now_ns, ration)
+        if work is None:
+            ration.next_ns = NEVER_NS
+        return work
+
     def _odd(self, begun_ns: int, iterator: Any, batch: Any) -> None:
         """A batch unlike the others has arrived, or none."""
         self._owner.end_bare_steps()
         self._owner.batch_arrived(begun_ns, iterator, batch)
 
-    def _ending(self) -> Callable[[Any], bool]:
+    def _ending(self) -> Callable[..., bool]:
         """The function at the end of a step. Everything is in one function, as each further call takes microseconds."""
-        clock, meter, stretch, of_step, ends = self._clock, self._meter, self._stretch, self._of_step, self._ends
-        only, thread, identity, now, task = self._optimizer, self.thread, get_ident, perf_counter_ns, graph_task()
-        captures, capturing, ops = clock.captures(), capturing_check(), meter.ops_followed
-        memory, lumps, batches = meter.memory.ration, meter.lumps, self._batches
+        only, task, now, batches, most, ends = (
+            self._optimizer, graph_task(), perf_counter_ns, self._batches, self._most, self._ends,
+        )  # fmt: skip
+        each, lumps, otherwise, stretch = self.regular.fetches, self._meter.lumps, self._not_noted, self._stretch
         on_gpu, made, marks, current, record = (
             stretch.on_gpu, stretch.made, stretch.marks, stretch.stream, stretch.record,
         )  # fmt: skip
-        device, stream_of = current.readers()
+        device_of, stream_of = current.readers()
+        device, thread, identity = device_of() if on_gpu else None, self.thread, get_ident
 
-        def ended(optimizer: Any) -> bool:
-            if only is not None and (
-                id(optimizer) != only or identity() != thread or task() != NO_TASK or (captures and capturing())
-            ):
-                return False
-            if not of_step:
-                self._owner.end_bare_steps()
-                return False
+        def ended(optimizer: Any = None, _: Any = None, __: Any = None) -> bool:
+            if identity() != thread if only is None else (id(optimizer) != only or task() != NO_TASK):
+                return otherwise(optimizer)
+            until = len(batches)
+            if most[0] < until or (each and until + each == most[0]):
+                return self._without_batch(optimizer)
             try:
                 at = now()
-                clock.step += 1
                 if on_gpu:
-                    if len(made) > RESERVE and stream_of(device()) == current.known:
+                    # Where the default stream is current, no CUDA graph is being captured.
+                    if len(made) > RESERVE and current.is_default and stream_of(device) == current.known:
                         event = made.pop()
                         record(event, current.stream)
                         marks.append(event)
-                    else:
-                        stretch.mark()
-                stretch.step_ns.append(at - stretch.step_begun_ns)
-                self.left -= 1
-                of_step.clear()
-                begun = stretch.step_begun_ns = now()
-                ends.append((
-                    clock.step, at, ops(), len(batches), lumps.take() if lumps.ns else None,
-                    meter.memory.read(at) if on_gpu and at >= memory.next_ns else None, begun,
-                ))  # fmt: skip
-                if self.left <= 0 or len(ends) > MOST_EVENTS or 0 < self._until_ns < at:
-                    self._full()
+                    elif not self._mark():
+                        return otherwise(optimizer)
+                most[0] = until + each
+                ends.append((at, until, lumps.take() if lumps.ns else None, now()))
+                if at > self._until_ns or len(ends) >= self._planned:
+                    self._fill()
             except Exception as error:
                 failed(self._owner, error)
             return True
 
         return ended
 
+    def _not_noted(self, optimizer: Any) -> bool:
+        if optimizer is not None:
+            self._owner.on_optimizer_end(optimizer)
+        return False
+
+    def _without_batch(self, optimizer: Any) -> bool:
+        """A step ends that has fetched nothing, or called nothing."""
+        if not self._is_over and get_ident() == self.thread:
+            self._owner.end_bare_steps()
+        return self._not_noted(optimizer)
+
+    def _mark(self) -> bool:
+        """Marks the end of a step where that takes more than usual; returns whether that is possible."""
+        if self._clock.captures() and capturing_check()():
+            return False
+        self._stretch.mark()
+        return True
+
+    def _fill(self) -> None:
+        if get_ident() == self.thread:
+            self._hand_durations()
+            self._full()
+
+    def _hand_durations(self) -> None:
+        """Hands the durations of the steps to the stretch."""
+        stretch = self._stretch
+        for at, _, _, begun in self._ends[self._handed :]:
+            stretch.step_ns.append(at - stretch.step_begun_ns)
+            stretch.step_begun_ns = begun
+        self._handed = len(self._ends)
+
     # -- afterwards
 
     def drop(self) -> None:
         """In a forked child: nothing is noted any more."""
         self._is_over = True
+        self._most[0] = -1
 
     def end_soon(self) -> None:
         """It is full at the end of this step. May be called on any thread."""
-        self._until_ns = 1
+        self._until_ns = 0
 
     def work_out(self) -> None:
         """Puts the hooks back, hands what was noted to the meter, and makes the steps' lines."""
-        self._is_over = True
+        self.drop()
         self._attached.resume()
+        self._hand_durations()
         offset_ns = time.time_ns() - perf_counter_ns()
         pending = deque[Used]((shape, None) for shape in self.regular.ahead)
-        given = 0
-        for number, at, ops, until, lumps, memory, begun in self._ends:
+        given, last = 0, len(self._ends) - 1
+        # Steps are alike, and a function that says how many ops there were so far need not be called in each.
+        ops = max(self._meter.ops_followed() - self._ops, 0) if get_ident() == self.thread else 0
+        for i, (at, until, lumps, begun) in enumerate(self._ends):
             self._give(self._batches[given:until], pending, used=until - given)
             given = until
-            self._add_line(number, Ended(at, at + offset_ns, ops, lumps or {}, memory or NOT_READ))
+            so_far = self._ops + ops * (i + 1) // (last + 1)
+            memory = self._meter.memory.read(perf_counter_ns()) if i == last and self._stretch.on_gpu else NOT_READ
+            self._add_line(self._first + 1 + i, Ended(at, at + offset_ns, so_far, lumps or {}, memory))
             self._meter.begin(begun)
         rest = self._batches[given:]
+        if rest or not self.regular.fetches:
+            self._begun.append(rest)
         # Whatever ended these steps, mostly an unlike batch, came after the passes of the batches before it.
         self._give(rest, pending, len(rest) if self.regular.alternates or len(rest) >= self.regular.fetches else 0)
         self.regular = replace(self.regular, ahead=tuple(shape for shape, _ in pending))
@@ -192,15 +296,16 @@ class BareSteps:
         the model was trained on."""
         meter, regular = self._meter, self.regular
         for waited_ns, shape, counted in batches:
-            meter.fetched(waited_ns)
-            meter.work.add_batch(None if regular.sees_calls else counted or regular.work_of(shape))
-            meter.samples.fetched(regular.samples_of(shape))
+            if regular.has_loader:
+                meter.fetched(waited_ns)
+                meter.work.add_batch(None if regular.sees_calls else counted or regular.work_of(shape))
+                meter.samples.fetched(regular.samples_of(shape))
             pending.append((shape, counted))
         at = meter.begun_ns
         if used and regular.sees_calls:
             for work, shape in self._calls(pending, used):
                 meter.work.add_bare_call(work, shape)
-        for _ in range(regular.passes * used // regular.fetches):
+        for _ in range(regular.passes * used // regular.fetches if regular.fetches else regular.passes):
             meter.backward(at)
 
     def _calls(self, pending: deque[Used], used: int) -> list[tuple[Any, Shape]]:

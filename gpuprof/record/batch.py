@@ -154,10 +154,10 @@ class WorkMeter:
                 work = self._unpadded(work)
             self._called = work if self._called is None else self._called + work
 
-    def rationed(self, batch: Any, now_ns: int) -> BatchWork | None:
+    def rationed(self, batch: Any, now_ns: int, ration: Ration) -> BatchWork | None:
         """The work of a batch, from its values in host memory; to be called only if `ration` allows it."""
         work = _read(batch, tensors_in(batch))
-        self.ration.spent(time.perf_counter_ns() - now_ns, now_ns)
+        ration.spent(time.perf_counter_ns() - now_ns, now_ns)
         return work if work is not None and work.is_told else None
 
     def knows(self, shapes: Iterable[tuple[int, ...]]) -> None:

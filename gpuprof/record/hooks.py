@@ -56,7 +56,7 @@ class Listener(FetchListener, BackwardListener, Protocol):
     def on_profiler_begin(self) -> None: ...
 
 
-class Patch:
+class WrappedAttribute:
     """An attribute replaced by a wrapper of itself, until it is undone."""
 
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
@@ -125,7 +125,7 @@ def _as(original: Any, wrapper: Any) -> Any:
     return found
 
 
-def patch_backward(listener: BackwardListener) -> Patch:
+def patch_backward(listener: BackwardListener) -> WrappedAttribute:
     """Calls back for every backward pass, except those that run inside another (checkpointing)."""
     import torch
 
@@ -151,10 +151,10 @@ def patch_backward(listener: BackwardListener) -> Patch:
 
         return wrapper
 
-    return Patch(torch.autograd, "backward", wrap)
+    return WrappedAttribute(torch.autograd, "backward", wrap)
 
 
-def patch_loader(listener: FetchListener) -> Patch:
+def patch_loader(listener: FetchListener) -> WrappedAttribute:
     """Calls back before and after every fetch of a batch from a DataLoader."""
     from torch.utils.data import dataloader
 
@@ -178,7 +178,7 @@ def patch_loader(listener: FetchListener) -> Patch:
 
         return wrapper
 
-    return Patch(dataloader._BaseDataLoaderIter, "__next__", wrap)
+    return WrappedAttribute(dataloader._BaseDataLoaderIter, "__next__", wrap)
 
 
 class Hook:
@@ -200,6 +200,13 @@ class Hook:
         return functools.partial, (sys.audit, "gpuprof.copied")
 
 
+class DirectHook(functools.partial):
+    """The same where the module is not traced: one function of Python less."""
+
+    def __reduce__(self) -> Any:
+        return functools.partial, (sys.audit, "gpuprof.copied")
+
+
 class ModuleHooks:
     """Ranges around the calls of modules, and a look at the arguments of the model's calls."""
 
@@ -209,7 +216,7 @@ class ModuleHooks:
 
     def watch(self, model: Any) -> None:
         """Looks at the arguments of every call of the model."""
-        self._put(model.register_forward_pre_hook, self._look, with_kwargs=True, prepend=True)
+        self._put(model.register_forward_pre_hook, Hook(self._look), with_kwargs=True, prepend=True)
 
     def _look(self, model: Any, args: Any, kwargs: Any) -> None:
         tape = self._listener.tape
@@ -217,6 +224,10 @@ class ModuleHooks:
             tape.called((kwargs, args))
         else:
             self._listener.on_call((kwargs, args))
+
+    def note(self, model: Any, call: Callable[[Any, Any, Any], None]) -> None:
+        """Calls `call` before each call of the model, with it, its positional arguments and its keywords."""
+        self._put(model.register_forward_pre_hook, DirectHook(call), with_kwargs=True, prepend=True)
 
     def name(self, module: Any, name: str) -> None:
         """A range of this name around every call of the module."""
@@ -231,12 +242,12 @@ class ModuleHooks:
             if close is not None:
                 close()
 
-        self._put(module.register_forward_pre_hook, before, prepend=True)
-        self._put(module.register_forward_hook, after, always_call=True)
+        self._put(module.register_forward_pre_hook, Hook(before), prepend=True)
+        self._put(module.register_forward_hook, Hook(after), always_call=True)
 
-    def _put(self, register: Any, call: Callable[..., None], **options: Any) -> None:
+    def _put(self, register: Any, hook: Callable[..., None], **options: Any) -> None:
         try:
-            self._handles.append(register(Hook(call), **options))
+            self._handles.append(register(hook, **options))
         except Exception:  # a module that takes no hooks, such as a scripted one, goes without
             pass
 

@@ -66,15 +66,15 @@ def _tell_goodput(folder: Path) -> None:
 def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any]) -> str:
     """Why no window was recorded, as far as known."""
     from .options import planned
-    from .schedule import LONGEST_SETTLE, plan
+    from .schedule import LONGEST_SETTLE, kept_steps, plan
 
     first = ranks[0].get("rank")
     written = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
     seen = ranks[0].get("steps_seen")  # not every step has a line
     taken = max(written, seen) if isinstance(seen, int) else written
-    several = (ranks[0].get("world_size") or 1) != 1
     settle = LONGEST_SETTLE if options.get("settle") is None else options["settle"]
-    needed = plan(**planned(options, settle=settle)).needs() + several
+    one_more = (ranks[0].get("world_size") or 1) != 1 and not kept_steps(settle)
+    needed = plan(**planned(options, settle=settle)).needs() + one_more
     steps = "1 step" if taken == 1 else f"{taken} steps"
     if taken >= needed:
         return f"nothing was traced in {steps} ({runfile.LOG} may say why)"

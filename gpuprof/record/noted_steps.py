@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from .bare_steps import BareSteps
+from .optimizer_hooks import NOTHING
 from .regular_steps import StepWatch
 from .session_windows import BASELINES
 from .step_clock import OPTIMIZER
@@ -30,6 +31,9 @@ class NotedSteps(StepEvents):
     def _keep_line(self, stage: str, number: int, ended: Any) -> None:
         raise NotImplementedError
 
+    def on_optimizer_end(self, optimizer: Any) -> None:
+        raise NotImplementedError
+
     def _begin_tape(self) -> None:
         """The step that has just begun is only noted, if nothing else has to be done in the baseline's steps."""
         is_plain = self._stage in BASELINES and not (self._may_be_profiled or self._under_tool)
@@ -43,9 +47,9 @@ class NotedSteps(StepEvents):
             self._tape_is_full,
         )  # fmt: skip
         if self._clock.source != OPTIMIZER:
-            self.counter = lambda _: True
+            self.counter = NOTHING
         else:
-            self.counter = self._clock.counter(tape.end_step, tape.backwards)
+            self.counter = self._clock.counter(tape.end_step, self.on_optimizer_end, tape.backwards)
         if self.counter is not None:
             self.tape = tape
 
@@ -65,7 +69,7 @@ class NotedSteps(StepEvents):
                 bool(self._devices), partial(self._keep_line, self._stage), self._tape_is_full,
             )  # fmt: skip
             if bare.begin():
-                self.bare, self.counter = bare, bare.ended if self._clock.source == OPTIMIZER else lambda _: True
+                self.bare, self.counter = bare, bare.counter or NOTHING
                 return True
         self._watch = None
         return False

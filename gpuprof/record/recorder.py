@@ -96,7 +96,7 @@ class Recorder:
     def step(self) -> None:
         """Says that a step of the training has ended."""
         session = self._session()
-        if session is not None:
+        if session is not None and (session.bare is None or not session.bare.ended()):
             session.step_ended()
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .batch import BatchWork, token_tensor
+from .schedule import WATCHED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Batches, Convention, Seconds, Steps
+    from gpuprof.units import Assumed, Batches, Seconds
 
 
-WATCHED: Convention[Steps] = 3
-"""Steps that are watched: the last ones that settle."""
 SHORT_S: Assumed[Seconds] = 0.025
 """Shorter steps are timed with few hooks. All hooks together make a step some 0.13 ms longer (H100 and H200
 machines), 0.5 % of this."""
@@ -34,11 +33,12 @@ class Regular:
     """What each step does alike."""
 
     iterator: Callable[[], Any]
-    """A weak reference to the iterator of the DataLoader that every batch comes from."""
+    """Refers weakly to the iterator of the DataLoader that every batch comes from, or to None."""
     key: Any
-    """Key of the tensor in a batch whose shape is looked at; None: the batch is that tensor."""
+    """Of the tensor of a batch whose shape is looked at; None: the batch is that tensor. Without a DataLoader: of the
+    arguments of a call, an index or a keyword."""
     fetches: int
-    """Batches that a step fetches."""
+    """Batches that a step fetches; without a DataLoader calls of the model, if these are seen."""
     passes: int
     """Backward passes of a step."""
     sees_calls: bool
@@ -53,6 +53,7 @@ class Regular:
     """Whether a step trains on each batch before it fetches the next."""
     samples_a_row: float | None
     """Samples for each row of that tensor; None: not known."""
+    has_loader: bool = True
     ahead: tuple[Shape, ...] = field(default=())
     """Shapes of the batches that are fetched and not used yet, oldest first."""
 
@@ -68,13 +69,15 @@ class Regular:
 
 
 @dataclass(slots=True)
-class _Step:
+class _WatchedStep:
     """One step that was watched."""
 
     iterators: list[Callable[[], Any]] = field(default_factory=list)
     shapes: list[tuple[Any, Shape, bool]] = field(default_factory=list)
     samples: list[int | None] = field(default_factory=list)
     calls: list[BatchWork | None] = field(default_factory=list)
+    arguments: list[tuple[Any, Shape, bool] | None] = field(default_factory=list)
+    """Of each call, as `shape_in` has it."""
     alternates: bool = True
     passes: int = 0
 
@@ -84,8 +87,8 @@ class StepWatch:
     out."""
 
     def __init__(self, whole: bool = True) -> None:
-        self._steps: list[_Step] = []
-        self._here = _Step()
+        self._steps: list[_WatchedStep] = []
+        self._here = _WatchedStep()
         self._is_odd = not whole
         self._left = WATCHED + (0 if whole else 1)
 
@@ -106,9 +109,10 @@ class StepWatch:
         self._here.shapes.append(found)
         self._here.samples.append(samples)
 
-    def called(self, work: BatchWork | None) -> None:
-        """The model was called to train, with this work."""
+    def called(self, work: BatchWork | None, arguments: tuple[Any, Any]) -> None:
+        """The model was called to train, with this work. arguments: its keywords and its positional arguments."""
         self._here.calls.append(work)
+        self._here.arguments.append(shape_of_call(*arguments))
 
     def evaluated(self) -> None:
         """The model was called without training it."""
@@ -116,7 +120,7 @@ class StepWatch:
 
     def end_step(self, passes: int) -> None:
         """A step has ended. passes: its backward passes."""
-        here, self._here = self._here, _Step()
+        here, self._here = self._here, _WatchedStep()
         here.passes = passes
         self._left -= 1
         if self._is_odd:
@@ -128,9 +132,11 @@ class StepWatch:
         """What the last steps did alike; None where they did not, or too few were seen."""
         steps = self._steps
         first = steps[0] if len(steps) == WATCHED else None
-        if first is None or not first.shapes or not first.passes:
+        if first is None or not first.passes:
             return None
         numbers = {(len(one.shapes), len(one.calls), one.passes) for one in steps}
+        if not first.shapes:
+            return self._without_loader() if len(numbers) == 1 else None
         fetched = [each for one in steps for each in one.shapes]
         iterators = {one() for step in steps for one in step.iterators}
         if len(numbers) > 1 or len(iterators) > 1 or None in iterators or len({each[::2] for each in fetched}) > 1:
@@ -147,6 +153,22 @@ class StepWatch:
         )  # fmt: skip
         return self._with_calls(found, shapes) if first.calls else found
 
+    def _without_loader(self) -> Regular | None:
+        """What steps without a DataLoader did alike: the shapes of their calls say what they train on."""
+        steps, first = self._steps, self._steps[0]
+        calls = [work for one in steps for work in one.calls]
+        found = [each for one in steps for each in one.arguments]
+        key, has_tokens = found[0][::2] if found and found[0] is not None else (None, False)
+        if any(each is None or each[::2] != (key, has_tokens) for each in found):
+            return None
+        shapes = [each[1] for each in found if each is not None]
+        regular = Regular(
+            _nothing, key, len(first.calls), first.passes, bool(calls), None, frozenset(shapes), has_tokens, True,
+            None, has_loader=False,
+        )  # fmt: skip
+        alike = all(_size(work) == _size(regular.work_of(shape)) for work, shape in zip(calls, shapes, strict=True))
+        return regular if alike else None
+
     def _with_calls(self, found: Regular, shapes: list[Shape]) -> Regular | None:
         """The same, once it is known how the calls follow from the batches; None where they do not."""
         from dataclasses import replace
@@ -161,6 +183,10 @@ class StepWatch:
         each = {tuple(_size(one) for one in step.calls) for step in steps}
         alike = len(each) == 1 and len(set(shapes)) == 1
         return replace(found, calls=tuple(_sized(one) for one in steps[0].calls)) if alike else None
+
+
+def _nothing() -> None:
+    return None
 
 
 def _size(work: BatchWork | None) -> tuple[int | None, int | None]:
@@ -190,3 +216,9 @@ def shape_in(batch: Any) -> tuple[Any, Shape, bool] | None:
     tokens = token_tensor([(key if isinstance(key, str) else None, one) for key, one in items])
     key, chosen = next((item for item in items if item[1] is tokens), items[0])
     return key, tuple(chosen.shape), tokens is not None
+
+
+def shape_of_call(keywords: Any, arguments: Any) -> tuple[Any, Shape, bool] | None:
+    """The same of the arguments of a call. key: a keyword, or an index into the positional arguments."""
+    found = [one for one in (shape_in(keywords), shape_in(arguments)) if one is not None]
+    return next((one for one in found if one[2]), found[0] if found else None)

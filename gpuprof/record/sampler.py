@@ -11,6 +11,7 @@ It is not a child of the training, which might wait for any child; it ends when 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -22,10 +23,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..runfile import log, whole_file
+from ..runfile import log, partial_of, whole_file
 from .code_paths import shortened
 from .frame_layout import layout
-from .python_stacks import Code, Memory, StackReader, Unreadable
+from .python_stacks import CodeDescription, ProcessMemory, StackReader, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +62,16 @@ def main(folder: str, file: str) -> None:
 
 
 def _serve(folder: Path, file: str) -> None:
+    requests, partial = _Requests(), partial_of(folder / file)
+    try:
+        _answer(requests, folder, file, partial)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _answer(requests: _Requests, folder: Path, file: str, partial: Path) -> None:
     sampler: Sampler | None = None
-    requests = _Requests()
     for request in iter(requests.next, None):
         if "check" in request:
             sampler, error = None, None
@@ -77,6 +86,7 @@ def _serve(folder: Path, file: str) -> None:
                 error = "its memory cannot be read"
             os.write(0, json.dumps({"pid": os.getpid(), "error": error}).encode() + b"\n")
         elif "go" in request and sampler is not None:
+            partial.touch(0o600)  # from now on whoever reads the run knows that there will be samples
             sampler.sample(request["go"]["period_ns"], requests, request["go"]["workers"])
         elif "stop" in request and sampler is not None:
             found = sampler.document(request["stop"])
@@ -119,7 +129,7 @@ class Sampler:
         if places is None:
             raise Unreadable
         self._by_number = not places.frames_are_objects
-        self._reader = StackReader(Memory(self._pid), places, target["code_type"])
+        self._reader = StackReader(ProcessMemory(self._pid), places, target["code_type"])
         self._workers: Workers | None = None
         self._root = 0
         self._others: list[int] = []
@@ -261,7 +271,7 @@ class Workers:
         """Looks for new ones among the children of the training."""
         for pid in _children(self._pid):
             if pid not in self._readers and len(self._numbers) < MOST_WORKERS:
-                reader = self._parent.of_fork(Memory(pid))
+                reader = self._parent.of_fork(ProcessMemory(pid))
                 frames = self._read(reader)
                 if frames and any(_is_worker(reader.place(*frame)[0]) for frame in frames):
                     self._numbers.setdefault(pid, len(self._numbers))
@@ -307,7 +317,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _is_worker(code: Code) -> bool:
+def _is_worker(code: CodeDescription) -> bool:
     return code.name == "_worker_loop" and code.file.endswith(_WORKER_FILE)
 
 

@@ -53,7 +53,11 @@ MANY_CORES: Assumed[Cores] = 8
 SLOW_READING: Measured[Times] = 2
 """Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
 sampling process 200 µs there, and 60 µs in later versions."""
-REPLY_S: Assumed[Seconds] = 3.0
+REPLY_S: Assumed[Seconds] = 10.0
+"""The training waits at most this long for the process that samples to start: mostly 0.1 s, and longer where other
+programs keep the CPUs busy."""
+TAKEN_S: Assumed[Seconds] = 3.0
+"""And this long for it to take what it is sent at the end of the stretch."""
 MOST_MARKS: Convention[Entries] = 5000
 DENIED = "denied"
 """The sampler's answer where the system does not let it read."""
@@ -112,6 +116,7 @@ class Sampling:
                 raise NotSampled("the system does not let another process read its stacks (ptrace)")
             if answer["error"] is not None:
                 raise NotSampled(answer["error"])
+            self._line.settimeout(TAKEN_S)
         except (subprocess.TimeoutExpired, TimeoutError, ValueError) as error:
             self.leave()
             raise NotSampled("the process that samples did not start") from error
@@ -177,11 +182,13 @@ class Sampling:
 
     def end(self, first_step: int) -> None:
         """The stretch is over; the sampler writes what it has. first_step: number of its first step. Raises OSError."""
-        if self.is_on:
-            self.is_on = False
-            steps = {"first_step": first_step, "steps_ns": self._steps_ns, "marks": self._marks}
-            self._send({"stop": steps})
-        self.leave()
+        try:
+            if self.is_on:
+                self.is_on = False
+                steps = {"first_step": first_step, "steps_ns": self._steps_ns, "marks": self._marks}
+                self._send({"stop": steps})
+        finally:
+            self.leave()
 
     def leave(self) -> None:
         """Lets go of the sampler, which ends by itself. Never raises."""

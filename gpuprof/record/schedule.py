@@ -12,7 +12,7 @@ from .options import STEPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Iterations, Measured, Seconds, Steps
+    from gpuprof.units import Assumed, Convention, Iterations, Measured, Seconds, Steps
 
 
 SETTLE: Assumed[Steps] = 5
@@ -20,6 +20,8 @@ SETTLE: Assumed[Steps] = 5
 SETTLE_S: Assumed[Seconds] = 2.0
 LONGEST_SETTLE: Assumed[Steps] = 10
 """Short steps settle for this long, or this many steps: GPU clocks rise over seconds, not steps."""
+WATCHED: Convention[Steps] = 3
+"""Steps that are watched (`regular_steps`), the last of those that settle."""
 WARM_UP: Assumed[Steps] = 2
 """Steps recorded and discarded: the first one includes the start of CUPTI."""
 STEPS_AFTER: Assumed[Steps] = 15
@@ -45,6 +47,11 @@ LONG_SETTLE: Assumed[Iterations] = 2
 """Settling iterations where iterations are long."""
 WINDOW_S: Assumed[Seconds] = 60.0
 """A window records for at most this long, if fewer steps suffice."""
+
+
+def kept_steps(settle: int | None) -> int:
+    """Of the number of settling steps that the user gave: those that come once the training is known."""
+    return WATCHED if settle is not None and settle > WATCHED + 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

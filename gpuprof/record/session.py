@@ -22,11 +22,12 @@ from .import_time import imported
 from .nodes import exchange_of
 from .noted_steps import NotedSteps
 from .observer import observer
+from .optimizer_hooks import NOTHING, Counter
 from .options import options_of, planned
 from .other_profilers import profiler_is_active
 from .regular_steps import StepWatch
 from .sampling import NotSampled, Sampling
-from .schedule import plan
+from .schedule import WATCHED, plan
 from .settling import as_possible
 from .step_clock import OPTIMIZER
 from .step_meter import Ended
@@ -154,13 +155,13 @@ class Session(NotedSteps):
     @guarded
     def step_ended(self) -> None:
         """The source of the steps says that one has ended."""
-        if self.bare is not None and self._clock.is_here() and self.bare.ended(None):
+        if self.bare is not None and self._clock.is_here() and self.bare.ended():
             return
         ended = self._late if self.tape is None else self.tape.end_step
         if ended is None:
             self._clock.counted()
         elif self._clock.is_here():
-            self._clock.step += 1
+            self._clock.counted_steps += 1
             ended(time.perf_counter_ns())
 
     # -- the end of a step
@@ -219,7 +220,7 @@ class Session(NotedSteps):
     def _step_sampling(self) -> None:
         """Several ranks must decide alike, so they keep to the plan."""
         if self._sampling is None:
-            self._left = 0
+            self._left = 0 if self.world_size == 1 else self._left
             return
         self._sampling.step()
         if self._left <= 0 and self._samples_on() and self._sampling.wants_more():
@@ -237,7 +238,7 @@ class Session(NotedSteps):
             self._stage = window.name
             self._journal.begin_stage(self._stage, self._step + 1)
 
-    def _late_counter(self) -> Callable[[Any], bool] | None:
+    def _late_counter(self) -> Counter | None:
         """A function that counts steps once the plan is done; None if each has to be examined."""
         if self._planned_end is not None or self._attached.ranges.listening or self._nsys:
             return None
@@ -249,8 +250,8 @@ class Session(NotedSteps):
 
         if self._clock.source != OPTIMIZER:
             self._late = ended
-            return lambda _: True
-        return self._clock.counter(ended)
+            return NOTHING
+        return self._clock.counter(ended, self.on_optimizer_end)
 
     def _end_late_step(self) -> None:
         self._keep_late_step(time.perf_counter_ns())
@@ -309,9 +310,8 @@ class Session(NotedSteps):
         self._free.begin(self._stage, self._devices)
         if self._stage == "baseline_sync":
             synchronise(self._devices)
-        elif self._stage == "sampling" and self._sampling is not None:
-            whole = self._meter.phases.iteration_steps
-            self._left = self._sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
+        elif self._stage == "sampling":
+            self._begin_sampling()
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 
@@ -321,9 +321,8 @@ class Session(NotedSteps):
             return
         self._journal.count_stage(self._step)
         self._free.end(self._stage, self._journal)
-        if self._stage == "sampling" and self._sampling is not None:
-            sampling, self._sampling = self._sampling, None
-            sampling.end(self._journal.first_step())
+        if self._stage == "sampling":
+            self._end_sampling()
             if not self._follows_steps():
                 self._attached.let_go()
         self._journal.flush()
@@ -355,8 +354,11 @@ class Session(NotedSteps):
         left = None if total is None else total - self._step
         step_s = self._settling.step_s(self._nodes)
         found = self._settling.plan(step_s, left)
-        last = self._settling.last_steps(step_s, None if left is None else left - found.needs())
-        if last and self._settling.watches(step_s):
+        room = None if left is None else left - found.needs()
+        if left is None and self.world_size == 1 and self._training.epoch is not None:
+            room = self._settling.room(self._step, found.needs())
+        last = self._settling.last_steps(step_s, room)
+        if last >= WATCHED and self._settling.watches(step_s):
             self._watch = StepWatch()
             self._free.watch_batches()
         found = as_possible(found, self._under_tool, self._nsys, self._nsys_is_deaf, self._journal)
@@ -365,9 +367,6 @@ class Session(NotedSteps):
         self._queue = found.stages(NSYS if self._nsys else "trace")
         if last:
             self._queue.insert(0, ("settle", last))
-        if self.world_size > 1 and (left is None or left > found.needs()):
-            # This took longer on some ranks; the others wait for them in the next step.
-            self._queue.insert(0, ("settle", 1))
         if self.options["stop"]:
             if self.world_size > 1 and self.options["ranks"] is not None:
                 self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
@@ -384,7 +383,29 @@ class Session(NotedSteps):
         try:
             self._sampling = Sampling(self.folder, self.rank, step_s, self.options["sample_workers"])
         except (NotSampled, OSError) as error:
-            self._journal.note(f"the CPU's functions are not sampled: {error}")
+            self._note_not_sampled(error)
+
+    def _begin_sampling(self) -> None:
+        whole, sampling = self._meter.phases.iteration_steps, self._sampling
+        if sampling is not None:
+            try:
+                self._left = sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
+            except OSError:  # all else can still be recorded
+                self._leave_sampling()
+                self._note_not_sampled("the process that samples has ended")
+
+    def _end_sampling(self) -> None:
+        sampling, self._sampling = self._sampling, None
+        if sampling is not None:
+            try:
+                sampling.end(self._journal.first_step())
+            except TimeoutError:
+                self._note_not_sampled("the process that samples does not answer")
+            except OSError:
+                self._note_not_sampled("the process that samples has ended")
+
+    def _note_not_sampled(self, why: object) -> None:
+        self._journal.note(f"the CPU's functions are not sampled: {why}")
 
     # -- windows
 

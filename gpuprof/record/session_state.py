@@ -13,6 +13,7 @@ from .environment import place_among_ranks
 from .free_timing import FreeTiming
 from .journal import Journal
 from .nodes import NodeExchange
+from .optimizer_hooks import Counter
 from .phase_meter import PhaseMeter
 from .ranges import tool_is_listening
 from .regular_steps import Regular, StepWatch
@@ -64,9 +65,9 @@ class SessionState:
         self._planned_end: int | None = None
         self._sampling: Sampling | None = None
         self._over = False
-        self.counter: Callable[[Any], bool] | None = None
-        """Once the plan is done: called with an optimizer that has done its step, in place of `on_optimizer_end`; False
-        where that has to be called. None where each step has to be looked at."""
+        self._counter: Counter | None = None
+        self.exchange: Callable[[Any, Counter | None], None] = _ignore
+        """Called with this session when its counter changes."""
         self._late: Callable[[int], None] | None = None
         """Once the plan is done: called at the end of each step that a trainer or Recorder has reported; None where a
         step has to be looked at."""
@@ -100,6 +101,17 @@ class SessionState:
 
     def follow_phases(self) -> None:
         raise NotImplementedError
+
+    @property
+    def counter(self) -> Counter | None:
+        """While steps are only counted: called after the step of an optimizer in place of `on_optimizer_end`, which it
+        calls itself for what it does not count. None where each step has to be looked at."""
+        return self._counter
+
+    @counter.setter
+    def counter(self, counter: Counter | None) -> None:
+        self._counter = counter
+        self.exchange(self, counter)
 
     # -- phases of an iteration
 
@@ -188,3 +200,7 @@ class SessionState:
     def _follows_steps(self) -> bool:
         """Whether a later stage looks at what a step does."""
         return self._more_windows() or self._continues_free() or any(stage == "sampling" for stage, _ in self._queue)
+
+
+def _ignore(*_: Any) -> None:
+    pass

@@ -9,8 +9,18 @@ from .capture import why_no_capture
 from .journal import Journal
 from .nodes import NodeExchange
 from .options import planned
-from .regular_steps import SHORT_S, WATCHED
-from .schedule import LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, Plan, of_iterations, plan
+from .regular_steps import SHORT_S
+from .schedule import (
+    LONG_ITERATION_S,
+    LONG_SETTLE,
+    LONGEST_SETTLE,
+    SETTLE_S,
+    WATCHED,
+    Plan,
+    kept_steps,
+    of_iterations,
+    plan,
+)
 from .step_meter import StepMeter
 from .training import Training
 from .window import why_no_stacks
@@ -32,9 +42,7 @@ class Settling:
     def __init__(self, options: dict[str, Any], training: Training, meter: StepMeter, world_size: int) -> None:
         self._options, self._training, self._meter, self._world_size = options, training, meter, world_size
         self._step_ns: list[int] = []
-        steps = options["settle"]
-        self.kept = WATCHED if steps is not None and steps > WATCHED + 1 else 0
-        """Of the settling steps that the user requested, those that come after the training is known."""
+        self.kept = kept_steps(options["settle"])
 
     @property
     def first_steps(self) -> int:
@@ -58,7 +66,8 @@ class Settling:
         """Whether enough steps have passed. Several ranks must agree on the step, so there clocks do not count."""
         if self._training.known or self._options["settle"] is not None:
             return True
-        if step >= LONGEST_SETTLE - (WATCHED if self._is_short(self.step_s(None)) else 0):
+        is_watched = self._world_size > 1 or self._is_short(self.step_s(None))
+        if step >= LONGEST_SETTLE - (WATCHED if is_watched else 0):
             return self._is_drained(step, planned_steps)
         total = self._training.total
         if total is not None and total <= LONGEST_SETTLE + plan(**planned(self._options)).needs():
@@ -105,9 +114,8 @@ class Settling:
         return own if nodes is None else nodes.agree(own)
 
     def _is_short(self, step_s: float) -> bool:
-        """Whether steps are so short that all hooks would show in their time. Several ranks, each with its own clock,
-        would decide differently."""
-        return self._world_size == 1 and 0 < step_s < SHORT_S
+        """Whether steps are so short that all hooks would show in their time."""
+        return 0 < step_s < SHORT_S
 
     def watches(self, step_s: float) -> bool:
         """Whether the last settling steps are watched, so that the timed ones need hardly any hook."""
@@ -115,10 +123,14 @@ class Settling:
 
     def last_steps(self, step_s: float, room: int | None) -> int:
         """Settling steps that follow once the training is known: in all no more than the user requested. room: steps
-        that no stage needs; None: not known."""
-        if self._options["settle"] is not None or not self.watches(step_s):
-            return self.kept
-        return WATCHED if room is None or room >= WATCHED else 0
+        that no stage needs; None: not known. Several ranks, each with its own clock, settle for the same steps, watched
+        or not. What comes before took longer on some ranks; the others wait for them in the next step."""
+        several = self._world_size > 1
+        if self._options["settle"] is not None:
+            return self.kept or int(several and (room is None or room > 0))
+        if not (several or self.watches(step_s)):
+            return 0
+        return WATCHED if room is None or room >= WATCHED else int(several and room > 0)
 
     def plan(self, step_s: float, left: int | None) -> Plan:
         """The plan of a run with this step time. left: steps of the training that are to come."""

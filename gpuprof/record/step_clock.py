@@ -5,12 +5,13 @@ Recordings, trials and scenarios all use it, so that a step means the same in ea
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from . import forks
+from .optimizer_hooks import Counter
 from .step_finder import INSIDE, StepFinder
 from .timing import NO_TASK, capturing_check, graph_task, has_gpu_support, is_capturing, training_thread
 
@@ -37,8 +38,10 @@ class StepClock:
         self.source = source
         self.pid, self.thread = os.getpid(), training_thread()
         forks.tell_in_child(self)
-        self.step = 0
-        """Steps that have ended."""
+        self.counted_steps = 0
+        """Steps that have ended, as far as they were counted here."""
+        self._noted: Sized = ()
+        """What holds an entry for each further one."""
         self.total: int | None = None
         """How many there will be, if known."""
         self.may_capture = has_gpu_support()
@@ -56,6 +59,11 @@ class StepClock:
         """The first step that a counter counts."""
         self._backwards: list[Any] | None = None
         """Not empty if a backward pass has begun since the last step that a counter has counted."""
+
+    @property
+    def step(self) -> int:
+        """Steps that have ended."""
+        return self.counted_steps + len(self._noted)
 
     def is_here(self) -> bool:
         """Whether this is the training thread and no CUDA graph is being captured: anything done then would be replayed
@@ -106,14 +114,14 @@ class StepClock:
         self._finder.without_backwards()
 
     def counter(
-        self, ended_ns: Callable[[int], None], backwards: list[Any] | None = None
-    ) -> Callable[[Any], bool] | None:
+        self, ended_ns: Callable[[int], Any], otherwise: Callable[[Any], Any], backwards: list[Any] | None = None
+    ) -> Counter | None:
         """A fast function that counts steps while nothing has to be done at their ends; None where that is not
-        possible. It is called with an optimizer that has done its step, and passes the time to `ended_ns`. It returns
-        False where `optimizer_ended` has to be called instead. It must not be called in a child of this process.
+        possible. It is called with an optimizer that has done its step, and passes the time to `ended_ns`, or the
+        optimizer to `otherwise` where that has to look at it. It must not be called in a child of this process.
 
         backwards: where backward passes are followed, not empty if one has begun since the last step ended; `ended_ns`
-        empties it.
+        empties it. Without them, nothing but the number of steps depends on the thread that the optimizer steps in.
         """
         only = self._finder.only if backwards is None else self._finder.single
         if not self._is_countable or only is None:
@@ -122,26 +130,35 @@ class StepClock:
         captures, capturing = self.captures(), capturing_check()
         self._counted_from, self._backwards = self.step, backwards
 
-        def count(optimizer: Any) -> bool:
-            if id(optimizer) != only or identity() != thread or task() != NO_TASK or (captures and capturing()):
-                return False
-            if backwards is not None and not backwards:
-                return False
-            self.step += 1
+        def count(optimizer: Any, _: Any = None, __: Any = None) -> None:
+            if id(optimizer) != only or task() != NO_TASK:
+                otherwise(optimizer)
+                return
+            self.counted_steps += 1
             ended_ns(now())
-            return True
 
-        return count
+        def count_here(optimizer: Any, _: Any = None, __: Any = None) -> None:
+            if not backwards or identity() != thread or (captures and capturing()):
+                otherwise(optimizer)
+            else:
+                count(optimizer)
 
-    def begin_bare(self, begun: list[Any]) -> int | None:
-        """Steps are counted elsewhere, in `step`, until `without_counter`. Returns the id of the optimizer that ends
-        them; None where that is not possible. begun: not empty if the current step has begun its work, without which
-        it cannot end."""
+        return count if backwards is None else count_here
+
+    def begin_bare(self, ended: Sized, begun: list[Any]) -> int | None:
+        """Steps are noted elsewhere, an entry for each in `ended`, until `without_counter`. Returns the id of the
+        optimizer that ends them; None where that is not possible. begun: not empty if the current step has begun its
+        work, without which it cannot end."""
         only = self._finder.single
         if not self._is_countable or only is None or self.needs_backwards:
             return None
         self._counted_from, self._backwards = self.step, begun
+        self._noted = ended
         return only
+
+    def note_steps(self, ended: Sized) -> None:
+        """The same where a trainer or Recorder ends them."""
+        self._noted = ended
 
     @property
     def _is_countable(self) -> bool:
@@ -155,6 +172,8 @@ class StepClock:
 
     def without_counter(self) -> None:
         """Steps are counted by `optimizer_ended` again."""
+        noted, self._noted = self._noted, ()
+        self.counted_steps += len(noted)
         counted_from, self._counted_from = self._counted_from, None
         backwards, self._backwards = self._backwards, None
         if counted_from is not None:
@@ -189,5 +208,5 @@ class StepClock:
         self._follows_optimizers, self._finder, self.total = True, StepFinder(), None
 
     def _end(self) -> None:
-        self.step += 1
+        self.counted_steps += 1
         self._on_end()

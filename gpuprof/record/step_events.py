@@ -119,7 +119,7 @@ class StepEvents(SessionState):
             work, new = self._meter.work.of_call(arguments)
             self._meter.work.add_call(work, new)
             if self._watch is not None:
-                self._watch.called(work)
+                self._watch.called(work, arguments)
         else:
             self._evaluated()
 

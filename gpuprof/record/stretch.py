@@ -35,6 +35,8 @@ class CurrentStream:
         self.known: Any = None
         """(number, device, kind) of the stream, as torch's C++ function returns them."""
         self.stream: Any = None
+        self.is_default = False
+        """Whether it is the default stream."""
 
     @staticmethod
     def readers() -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -54,6 +56,7 @@ class CurrentStream:
             return None
         if known != self.known:
             self.known, self.stream = known, sys.modules["torch"].cuda.current_stream()
+            self.is_default = known[0] == 0
         return self.stream
 
 

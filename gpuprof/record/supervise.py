@@ -38,6 +38,8 @@ TELEMETRY_AFTER_NS: Assumed[WholeNs] = 500_000_000
 disturbs no timing."""
 REPORT_S: Assumed[Seconds] = 300.0
 """Seconds within which Nsight Systems must write its report after the target's end."""
+SETTLED_NS: Assumed[WholeNs] = 1_000_000_000
+"""Two changes of a folder may have the same time: for this long after one, it is looked at again."""
 SOON_S: Assumed[Seconds] = 0.02
 """Seconds between two looks for a target that another process starts."""
 NOTHING = (
@@ -321,7 +323,7 @@ class _Run:
             if self._target.recordable and self._under_nsys is None:
                 self._reader.prepare()
         changed_ns = self._folder.stat().st_mtime_ns
-        if changed_ns == self._changed_ns:
+        if changed_ns == self._changed_ns and time.time_ns() - changed_ns > SETTLED_NS:
             return
         self._changed_ns = changed_ns
         ranks = self._ranks()

@@ -54,7 +54,7 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")
-            if session is not None:
+            if session is not None and (session.bare is None or not session.bare.ended()):
                 session.step_ended()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -153,10 +153,9 @@ WHOLE = {"settle": 5, "baseline_free": 10, "baseline_sync": 10, "warmup": 2, "tr
 
 def assert_whole(run: Run, rank: int = 0) -> None:
     assert run.code == 0, run.stderr
-    stages, more = run.stages(rank), int(run.rank(rank)["world_size"] > 1)
-    expected = WHOLE | {"settle": WHOLE["settle"] + more}  # ranks wait for each other once more
+    stages = run.stages(rank)
     assert {name: stages.get(name) for name in WHOLE if name != "after"} == {
-        name: count for name, count in expected.items() if name != "after"
+        name: count for name, count in WHOLE.items() if name != "after"
     }, run.log()
-    steps = [f"ProfilerStep#{n + more}" for n in (28, 29, 30)]
+    steps = [f"ProfilerStep#{n}" for n in (28, 29, 30)]
     assert [n for n in run.ranges(rank) if n.startswith("ProfilerStep")] == steps

@@ -12,8 +12,8 @@ from helpers.started import environment
 from helpers.warm_torch import warm_python
 
 need("torch")
-MOST_FUNCTIONS = 4
-"""Python functions: torch's hooks before and after a step, what counts, and one to spare."""
+MOST_FUNCTIONS = 1
+"""Python functions: what counts."""
 STEPS = 90
 TRAINS = f"""
 import json, os, sys

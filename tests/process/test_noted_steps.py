@@ -7,6 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from helpers.installed import need
 from helpers.started import environment
 from helpers.warm_torch import warm_python
@@ -21,7 +22,7 @@ from gpuprof.record.bare_steps import BareSteps
 from gpuprof.record.session import Session
 from gpuprof.record.tape import Tape
 
-how, folder = sys.argv[1], Path(sys.argv[2])
+how, fed, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 torch.set_num_threads(1)
 folder.mkdir()
 options = {"settle": 5, "baseline": 12, "steps": 1, "sampling": False, "report": False}
@@ -67,6 +68,8 @@ class Data(torch.utils.data.Dataset):
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 batches = iter(torch.utils.data.DataLoader(Data(), batch_size=4))
+if fed == "by hand":
+    batches = ({"input_ids": torch.ones(4, 8 + i // 2 % 3, dtype=torch.long)} for i in range(100))
 holder.record_into(folder)
 holder.attach_optimizers(sys.modules["torch.optim.optimizer"])
 for step in range(40):
@@ -87,26 +90,28 @@ print(*noted.values())
 COMPARED = ("step", "stage", "micro_steps", "samples", "tokens", "pairs", "new_shapes", "profiled")
 
 
-def lines_of(tmp_path: Path, how: str) -> tuple[list[tuple], list[int]]:
+def lines_of(tmp_path: Path, how: str, fed: str) -> tuple[list[tuple], list[int]]:
     (tmp_path / "train.py").write_text(TRAINS)
     done = subprocess.run(
-        [warm_python(), "train.py", how, str(tmp_path / how)],
+        [warm_python(), "train.py", how, fed, str(tmp_path / how)],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / how / "steps.jsonl").read_text().splitlines()]
     timed = [line for line in lines if line["stage"].startswith("baseline")]
     assert all(line["ns"] > line["data_ns"] >= 0 for line in timed)
+    assert fed == "a loader" or not any(line["data_ns"] for line in timed)
     evaluated = [line["step"] for line in timed if line.get("evaluation_ns")]
     return [*(tuple(line[name] for name in COMPARED) for line in timed), tuple(evaluated)], [
         int(word) for word in done.stdout.split()
     ]
 
 
-def test_noted_steps_have_the_lines_of_those_that_are_worked_out(tmp_path: Path):
-    usual, none = lines_of(tmp_path, "worked out")
-    noted, counts = lines_of(tmp_path, "noted")
-    bare, bare_counts = lines_of(tmp_path, "bare")
+@pytest.mark.parametrize("fed", ["a loader", "by hand"])
+def test_noted_steps_have_the_lines_of_those_that_are_worked_out(tmp_path: Path, fed: str):
+    usual, none = lines_of(tmp_path, "worked out", fed)
+    noted, counts = lines_of(tmp_path, "noted", fed)
+    bare, bare_counts = lines_of(tmp_path, "bare", fed)
     assert usual == noted == bare and len(usual) == 12 + 12 + 1
     assert none == [0, 0]
     assert counts[0] > 15 and counts[1] == 0, "most of the baseline's steps are only noted"

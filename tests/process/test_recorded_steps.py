@@ -13,8 +13,9 @@ from helpers.started import environment
 from helpers.warm_torch import warm_python
 
 need("torch")
-MOST_TIMED, MOST_AFTER = 5, 5
-"""Additional Python functions per step, of gpuprof and of what it calls, with one or a few to spare."""
+MOST_TIMED, MOST_AFTER = 2, 2
+"""Additional Python functions per step, of gpuprof and of what it calls. Timed: for a batch, and for the step's end.
+After: for the end, and for a look at the clock."""
 LATE_STEPS = 30
 """Steps with two optimizers, once the recording is over."""
 TRAINS = f"""

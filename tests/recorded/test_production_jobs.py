@@ -10,7 +10,7 @@ from helpers.op_jobs import digests
 from helpers.paths import SHARED
 
 from gpuprof.ranks.joined import joined
-from gpuprof.ranks.verdicts import Found, judge
+from gpuprof.ranks.verdicts import JointReplay, judge
 
 FOLDER = SHARED / "traces" / "straggler"
 PUBLISHED = {"AR": 1.973, "SE": 1.537, "ST": 1.179}
@@ -18,7 +18,7 @@ RECORDED_S = {"AR": 46.65, "SE": 9.11, "ST": 2.21}
 
 
 @cache
-def found(name: str) -> Found:
+def found(name: str) -> JointReplay:
     path = FOLDER / f"trace-{name}.parquet"
     if not path.is_file():
         pytest.skip(f"no recorded jobs at {path} (set GPUPROF_SHARED)")
@@ -56,7 +56,7 @@ def test_a_long_last_stage_is_named_and_none_of_its_ranks():
 
 
 def test_batches_of_unequal_length_are_no_ranks_fault():
-    """The batches first, the last stage next; no worker in particular."""
+    """The batches come first, then the last stage; no single worker is named."""
     summary = found("SE").summary
     assert summary.verdict == "uneven_batches"
     ranks = [one.speedup for one in summary.changes if one.kind == "rank"]
@@ -70,7 +70,7 @@ def test_batches_of_unequal_length_are_no_ranks_fault():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_late_and_waiting_are_two_sides_of_the_same(name: str):
-    """What the others waited for a rank is what they waited."""
+    """The time for which a rank made others wait is part of what those waited."""
     members = found(name).summary.members
     late, waited = (np.array([getattr(one, key) for one in members]) for key in ("late_ns", "waited_ns"))
     assert late.shape == waited.shape

@@ -1,4 +1,4 @@
-"""`gpuprof doctor`: every check fails where it should; facts are read as the kernel and the driver write them."""
+"""`gpuprof doctor`: every check fails when it should; facts are read as the kernel and the driver write them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpuprof.devices.gpu_driver import InstalledGpu
 from gpuprof.doctor import facts as facts_of
 from gpuprof.doctor import probe
 from gpuprof.doctor.examine import CHECKS, can_record, examine
-from gpuprof.doctor.machine_facts import Check, Facts, Mount, Torch
+from gpuprof.doctor.machine_facts import Check, MachineFacts, Mount, Torch
 
 GPU = InstalledGpu(
     0, "NVIDIA H200", "00000000:00:06.0", "580.159.04", 700.0, 700.0, 1980.0, 1980.0, ("gpu_idle",), False, 0.0
 )
-SOUND = Facts(
+SOUND = MachineFacts(
     platform="linux", kernel="Linux version 6.8.0-1044", python="/venv/bin/python",
     torch=Torch("2.11.0+cu130", "13.0", None, ("NVIDIA H200",), 2), gpus=(GPU,), gpu_files=True, driver_cuda="13.0",
     admin_only=False, nsys="2025.3.1: /usr/bin/nsys", out="gpuprof-runs", out_free_bytes=500 << 30,
@@ -24,7 +24,7 @@ SOUND = Facts(
     node_cpus={0: frozenset(range(16)), 1: frozenset(range(16, 32))}, load=0.4, governors=("performance (acpi)",),
     data=(Mount("/data", "ext4", "/dev/sda1"),),
 )  # fmt: skip
-"""A machine with nothing to complain about."""
+"""A machine without problems."""
 
 
 def on_gpu(**changes: object) -> dict[str, object]:
@@ -74,12 +74,12 @@ FAILING = [
 ]  # fmt: skip
 
 
-def checked(facts: Facts, name: str) -> Check:
+def checked(facts: MachineFacts, name: str) -> Check:
     return next(check for check in examine(facts) if check.id == name)
 
 
 def test_a_machine_without_a_gpu_has_enough_cpus_for_none():
-    """No blocker: the steps of a training on the CPU can be timed."""
+    """It is no blocker, as a training's steps on the CPU can be timed."""
     alone = replace(SOUND, torch=Torch("2.13.0+cpu"), gpus=(), gpu_files=False, affinity=frozenset({0, 1}))
     assert "blocker" not in {check.status for check in examine(alone)}
     assert checked(alone, "cpus") == Check("cpus", "ok", "2 CPUs")

@@ -1,4 +1,4 @@
-"""What fits: sums done by hand."""
+"""What fits, compared with sums done by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
-from gpuprof.projection.memory.activations import Line, Loss, RecordedPeak, activations
+from gpuprof.projection.memory.activations import LinearBytes, Loss, RecordedPeak, activations
 from gpuprof.projection.memory.memory import RecordedMemory, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES
 from gpuprof.tracefile.run_folder.run import StepColumns
@@ -26,7 +26,7 @@ def gpu(name: str) -> Gpu:
     return found
 
 
-def near(line: Line, fixed: float, per_token: float) -> bool:
+def near(line: LinearBytes, fixed: float, per_token: float) -> bool:
     return (line.fixed_bytes, line.per_token) == (pytest.approx(fixed, abs=1), pytest.approx(per_token))
 
 
@@ -89,7 +89,7 @@ def test_a_loss_in_pieces_leaves_a_rest_that_stays():
 def test_scores_that_are_written_out_go_with_the_length_too():
     result = dataclasses.replace(PLAIN, score_bytes=4 * GB)
     assert near(activations(result, longer=3.0).likely, 0, 1e6 + 3 * 1e6)
-    # Recomputed layer by layer they are there while the logits are not.
+    # Recomputed layer by layer, they exist while the logits do not.
     again = activations(dataclasses.replace(result, checkpointing=True, layers=4, hidden=4096), longer=3.0).likely
     assert near(again, 0, 2e6)
     assert again.at(4_000) == pytest.approx((50 * 4096 + 3 * 1e6) * 4_000)

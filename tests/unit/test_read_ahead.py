@@ -1,10 +1,12 @@
-"""What the process that reads a recording does before all of it is there."""
+"""What the process that reads a recording does before it is complete."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -40,6 +42,28 @@ def test_nothing_is_waited_for_once_the_training_has_ended(tmp_path: Path, monke
     (tmp_path / "rank0.json").write_text(json.dumps(stages("trace", "sampling")))
     (tmp_path / "manifest.json").write_text(json.dumps({"ended": 1}))
     read_ahead.wait_for_samples(tmp_path)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_samples_that_a_process_still_writes_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+):
+    monkeypatch.setattr(read_ahead, "WRITTEN_S", float("inf"))
+    (tmp_path / "rank0.json").write_text(json.dumps({"rank": 0} | stages("sampling", total=9)))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    partial = tmp_path / f".samples.rank0.json.{os.getpid() if is_there else ended.pid}.partial"
+    partial.touch()
+    looks: list[float] = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            partial.rename(tmp_path / "samples.rank0.json")
+
+    monkeypatch.setattr(read_ahead.time, "sleep", look)
+    read_ahead.wait_for_samples(tmp_path)
+    assert len(looks) == (3 if is_there else 0), "the file is complete, or nobody writes it"
 
 
 def test_a_trace_read_ahead_gives_the_same_diagnosis(monkeypatch: pytest.MonkeyPatch):

@@ -14,7 +14,7 @@ from gpuprof.record.regular_steps import WATCHED, Regular, StepWatch, shape_in  
 
 
 class Loader:
-    """Stands for the iterator of a DataLoader."""
+    """Stands in for the iterator of a DataLoader."""
 
 
 LOADER = Loader()
@@ -27,12 +27,12 @@ def batch(length: int, rows: int = 4) -> dict[str, Any]:
 def watched(
     lengths: Sequence[int], calls: Sequence[int | None], passes: int = 1, loader: Any = LOADER, samples: int = 4,
 ) -> StepWatch:  # fmt: skip
-    """Steps with a batch of each length, after which the model is called with one of the length in `calls`."""
+    """Steps with a batch of each length, after which the model is called with a batch of the length in `calls`."""
     watch = StepWatch()
     for length, called in zip(lengths, calls, strict=True):
         watch.fetched(loader, batch(length), samples)
         if called is not None:
-            watch.called(work_of(batch(called)))
+            watch.called(work_of(batch(called)), (batch(called), ()))
         watch.end_step(passes)
     return watch
 
@@ -63,6 +63,34 @@ def test_calls_with_other_shapes_are_known_only_where_all_steps_have_the_same():
 def test_a_model_whose_calls_are_not_seen_is_known_by_its_batches():
     regular = found([8, 16, 8], [None, None, None])
     assert not regular.sees_calls and regular.has_tokens
+
+
+def by_hand(calls: Sequence[tuple[Any, Any]]) -> Regular | None:
+    """Steps without a DataLoader, each with one call of these keywords and positional arguments."""
+    watch = StepWatch()
+    for keywords, arguments in calls:
+        watch.called(work_of(keywords or arguments[0]), (keywords, arguments))
+        watch.end_step(1)
+    return watch.found()
+
+
+def test_without_a_loader_the_shapes_of_the_calls_say_what_there_is():
+    regular = by_hand([(batch(length), ()) for length in (8, 16, 8)])
+    assert regular is not None and not regular.has_loader and regular.iterator() is None
+    assert (regular.key, regular.fetches, regular.calls, regular.samples_a_row) == ("input_ids", 1, None, None)
+    assert regular.work_of((4, 32)) == BatchWork(4, 128, pairs=4096)
+    positional = by_hand([({}, (torch.ones(4, 8, dtype=torch.long), 0.5))] * 3)
+    assert positional is not None and positional.key == 0
+    assert by_hand([(batch(8), ()), ({}, (batch(8)["input_ids"],)), (batch(8), ())]) is None, "called in two ways"
+
+
+def test_steps_in_which_nothing_is_seen_but_backward_passes_are_alike_by_these():
+    watch = StepWatch()
+    for _ in range(WATCHED):
+        watch.end_step(2)
+    regular = watch.found()
+    assert regular is not None and not regular.sees_calls
+    assert (regular.fetches, regular.passes) == (0, 2)
 
 
 @pytest.mark.parametrize("odd", ["few", "another loader", "no pass", "evaluation", "end of the data", "uneven"])

@@ -1,4 +1,4 @@
-"""Closing a window costs the training what the trace file takes to write, and that time is measured and said."""
+"""Closing a window costs the training the time to write the trace file, which is measured and reported."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EXPORT_S = 0.2
 
 
 class NoRanges:
-    """Ranges that nothing is done with."""
+    """Ranges that do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
 
 class Journal:
-    """Keeps what is said."""
+    """Keeps the messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -99,7 +99,7 @@ def test_a_window_that_is_closed_early_is_measured_too(tmp_path: Path, monkeypat
 
 def test_the_line_says_how_long_the_training_stalled():
     clock, journal = StepClock("optimizer", lambda: None), Journal()
-    clock.step = 30
+    clock.counted_steps = 30
     windows = Windows(Path(), 0, clock, journal, cast(Any, None), shapes=True)  # pyright: ignore[reportArgumentType]
     windows.tell_recorded({"steps": 3, "bytes": 125_000_000, "stop_ns": 2_340_000_000}, is_last=False)
     assert journal.lines == [

@@ -176,6 +176,8 @@ def show_verdict(folder: Path, running: bool) -> Diagnosis:
     if running:
         read_ahead.wait_for_samples(folder)
         laps.end("waiting for samples")
+    else:
+        read_ahead.wait_for_sampler(folder)
     if early is None:
         diagnosis = diagnose_and_show()
     else:

@@ -26,7 +26,7 @@ PACES: Measured[tuple[Ratio, Ratio]] = (0.6, 3.0)
 
 
 def host_pace(timeline: Timeline) -> float:
-    """How slowly the CPU records, 1 for the median CPU of RECORDED_EVENT_NS: time of its shortest op / the usual time,
+    """How slowly the CPU records, 1 for the median CPU of profiler.EVENT_NS: time of its shortest op / the usual time,
     or that of a launch if such ops were not recorded."""
     return pace_and_spread(timeline)[0]
 

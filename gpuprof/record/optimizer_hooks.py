@@ -1,0 +1,43 @@
+"""torch's global hooks before and after the step of every optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+Counter = Callable[[Any, Any, Any], Any]
+"""Called as a hook is, with an optimizer that has done its step, its arguments and its keywords."""
+NOTHING: Any = ().__init__
+"""Does nothing, in C: a Python function takes some microseconds where it is called once a step."""
+
+
+class OptimizerHooks:
+    """The two hooks of this process. While steps are only counted, a counter takes the place of both.
+
+    module: torch.optim.optimizer. before, after: what is called otherwise.
+    """
+
+    def __init__(self, module: Any, before: Counter, after: Counter) -> None:
+        for hook in (before, after):
+            # torch.compile does not trace it: it runs as plain Python, outside the graph.
+            hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+        self._handles = module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
+        self._usual = before, after
+
+    def count_by(self, counter: Counter | None) -> None:
+        """From now on only `counter` is called; None: both hooks are again. Called on any thread: an entry of a
+        dictionary is exchanged, which those who go through it at this moment do not mind."""
+        if counter is not None and counter is not NOTHING:
+            counter._torchdynamo_disable = True  # type: ignore[attr-defined]
+        wanted = self._usual if counter is None else (NOTHING, counter)
+        for handle, hook in zip(self._handles, wanted, strict=True):
+            hooks = handle.hooks_dict_ref()
+            if hooks is not None and handle.id in hooks:
+                hooks[handle.id] = hook
+
+    def remove(self) -> None:
+        """Takes both away."""
+        for handle in self._handles:
+            with contextlib.suppress(Exception):
+                handle.remove()
