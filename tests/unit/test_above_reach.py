@@ -321,6 +321,15 @@ def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):
     assert "20 kernels a step of 2.0 µs each" in (reason(case, rows[took < 10_000]) or "")
 
 
+@pytest.mark.parametrize(("gpu", "far"), [(1 * MS, True), (250_000, False)])
+def test_a_kernel_far_from_the_memory_s_rate_is_limited_by_instructions(tmp_path, gpu: int, far: bool):
+    """0.79 GB read and written; an H200's memory moves 4.8 TB a second."""
+    case = steps(lambda made: made.plain("erf", [8192, 24000], gpu=gpu)).case(tmp_path)
+    said = reason(case, case.graph.gpu_row[np.flatnonzero(case.graph.gpu_row >= 0)]) or ""
+    assert ("instructions limit it" in said) == far
+    assert not far or "at 1" in said or "at 2" in said
+
+
 @pytest.mark.parametrize(
     ("op", "kernel", "dtype", "said"),
     [

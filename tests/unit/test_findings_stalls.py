@@ -199,7 +199,7 @@ def test_copies_to_pageable_memory_get_quicker_and_still_block(tmp_path):
     case = _copies(tmp_path, 24_000_000, "Pageable", way="DtoH")
     (proposal,) = pageable_copies.find(case)
     assert proposal.title == "pinned buffers for copies to the CPU" and proposal.odds < 0.9
-    assert case.roofline is not None
+    assert case.roofline is not None and case.roofline.ceilings.link_bytes_per_s is not None
     quick = 24e6 / case.roofline.ceilings.link_bytes_per_s * 1e9
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
     assert saved == pytest.approx(24_000_000 / 8 - quick, rel=0.05)
