@@ -24,7 +24,7 @@ from gpuprof.cli.try_ import target_of
 from gpuprof.costs.hardware import find
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.memory.memory import usable_bytes
-from gpuprof.trial.fit import Measured, Model, measure, model_of, probed
+from gpuprof.trial.fit import MeasuredPeaks, Model, measure, model_of, probed
 from gpuprof.trial.processes import Starter
 
 LIMITED = str(Path(__file__).with_name("memory_share.py"))
@@ -52,7 +52,7 @@ def largest(first: int, runs: Callable[[int], bool]) -> int:
     return low
 
 
-def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
+def room_bytes(found: MeasuredPeaks, share: float, room_gib: float | None) -> int:
     """Bytes that tensors may take of this share of the GPU's memory; `room_gib` if given. Raises GpuprofError if
     neither is known."""
     if room_gib is not None:
@@ -67,7 +67,7 @@ def room_bytes(found: Measured, share: float, room_gib: float | None) -> int:
     )
 
 
-def peak(starter: Starter, model: Model, found: Measured, advised: int) -> dict[str, Any]:
+def peak(starter: Starter, model: Model, found: MeasuredPeaks, advised: int) -> dict[str, Any]:
     """The peak of another batch, predicted and measured: FACTOR times the program's, less if that is near the limit, or
     a smaller one if nothing larger fits."""
     first = found.points[0]

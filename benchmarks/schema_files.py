@@ -260,9 +260,9 @@ DOCUMENTS = (
                 "headline": {"description": "What takes the largest share of the mean step, in words.", **TEXT},
                 "summary": {"description": "The sentences, one after the other.", **TEXT},
             },
-            "Window.start_ns": WHOLE,
-            "Window.end_ns": WHOLE,
-            "Device.series": None,
+            "AnalysedWindow.start_ns": WHOLE,
+            "AnalysedWindow.end_ns": WHOLE,
+            "ReportedDevice.series": None,
         },
         rules={
             "if": {"properties": {"quality": {"properties": {"status": {"const": "unusable"}}}}},

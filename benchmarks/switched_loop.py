@@ -62,7 +62,7 @@ def _patches() -> Hooks:
         if patch.current is not None:
             setattr(patch._owner, patch._name, patch.current)
 
-    for patch in [one for one in gc.get_objects() if _is_ours(one, "Patch")]:
+    for patch in [one for one in gc.get_objects() if _is_ours(one, "WrappedAttribute")]:
         if patch.current is None or patch.is_there:
             yield patch.undo, lambda patch=patch: back(patch)
 

@@ -39,10 +39,10 @@ from gpuprof import runfile
 from gpuprof.record.command import Target
 from gpuprof.record.trial_meter import ARRIVED
 from gpuprof.trial import judge
-from gpuprof.trial.fixes import Candidate, advised, parse
+from gpuprof.trial.fixes import FixToTry, advised, parse
 from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.subject import predict_workers, run_of_command, subject_of
-from gpuprof.trial.trial import Fix, Process
+from gpuprof.trial.trial import TimedProcess, TriedFix
 
 LIMIT = 0.10
 """Difference between two processes of one program that occurs now and then on H200 hosts; the median is 3 %."""
@@ -233,7 +233,7 @@ def record(command: tuple[str, ...]) -> None:
     subprocess.run(ours, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT_S, env=environment)
 
 
-def predicted(command: tuple[str, ...], fixes: list[Fix]) -> dict[str, list[float] | None]:
+def predicted(command: tuple[str, ...], fixes: list[TriedFix]) -> dict[str, list[float] | None]:
     """Fix → low, expected and high gain that the diagnosis predicts; None if it does not advise the fix."""
     folder = run_of_command(command)
     if folder is None:
@@ -242,7 +242,7 @@ def predicted(command: tuple[str, ...], fixes: list[Fix]) -> dict[str, list[floa
     known = {one.fix.name: one for one in advised(subject.diagnosis)[0]}
     found: dict[str, list[float] | None] = {}
     for fix in fixes:
-        one = predict_workers(subject, known.get(fix.name) or Candidate(fix))
+        one = predict_workers(subject, known.get(fix.name) or FixToTry(fix))
         gain = one.speedup
         found[str(fix)] = None if gain is None else [gain.low or 0.0, gain.expected, gain.high or 0.0]
     return found
@@ -255,11 +255,11 @@ def prove(program: Program, rounds: int, tiny: bool, at_once: int) -> Iterator[d
     plain = program.command("", here, tiny)
     record(plain)
     predictions = predicted(plain, fixes)
-    variants: list[tuple[str, Fix | None, tuple[str, ...]]] = [("", None, plain)]
+    variants: list[tuple[str, TriedFix | None, tuple[str, ...]]] = [("", None, plain)]
     for fix in fixes:
         variants.append((f"tried {fix}", fix, plain))
         variants.append((f"edited {fix}", None, program.command(str(fix), here, tiny)))
-    processes: list[Process] = []
+    processes: list[TimedProcess] = []
     cpu_ns: dict[str, list[float]] = {}
     why: dict[str, str] = {}
     turns = [*variants * rounds, variants[0]]
@@ -286,7 +286,9 @@ def prove(program: Program, rounds: int, tiny: bool, at_once: int) -> Iterator[d
         }  # fmt: skip
 
 
-def take_turns(turns: Sequence[tuple[str, Fix | None, tuple[str, ...]]], stem: str, at_once: int) -> Iterator[Outcome]:
+def take_turns(
+    turns: Sequence[tuple[str, TriedFix | None, tuple[str, ...]]], stem: str, at_once: int
+) -> Iterator[Outcome]:
     """What came of each process, in their order.
 
     A start takes longer than what is timed, so up to `at_once` are started together. Each waits after its first step;

@@ -18,7 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpuprof.attach.changes import BLOCK_STEPS, RECENT_BLOCKS, REFERENCE_BLOCKS, SETTLING_STEPS, Change, Watch, advance
+from gpuprof.attach.changes import (
+    BLOCK_STEPS,
+    RECENT_BLOCKS,
+    REFERENCE_BLOCKS,
+    SETTLING_STEPS,
+    StepTimeChange,
+    Watch,
+    advance,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST = 24
@@ -42,7 +50,7 @@ class Found:
     """Alarms that would have opened a window."""
 
 
-def alarms(step_ns: Sequence[float]) -> list[tuple[int, Change]]:
+def alarms(step_ns: Sequence[float]) -> list[tuple[int, StepTimeChange]]:
     """(step, change) for each that is seen in a series."""
     watch, found = Watch(), []
     for i, ns in enumerate(step_ns):

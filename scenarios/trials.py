@@ -21,10 +21,10 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.command import Target
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.report.terminal.trial_terminal import STATUS, gain
-from gpuprof.trial.fixes import Candidate
+from gpuprof.trial.fixes import FixToTry
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.run import run_trial
-from gpuprof.trial.trial import Fix, Trial
+from gpuprof.trial.trial import Trial, TriedFix
 from gpuprof.trial.trial_json import dumps
 from scenarios.catalogue import ROOT, Scenario
 from scenarios.measure import launched
@@ -35,7 +35,7 @@ STEPS = 100_000
 _NUMBER = re.compile(r"workers=(\d+)")
 
 
-def candidates(entry: Scenario) -> dict[str, Candidate]:
+def candidates(entry: Scenario) -> dict[str, FixToTry]:
     """The scenario's fix → the same from outside, for single fixes that `gpuprof try` has and that keep the work of a
     step."""
     found = {}
@@ -45,7 +45,7 @@ def candidates(entry: Scenario) -> dict[str, Candidate]:
         if name in NAMES and fix.work == 1.0 and not fix.also:
             patch = patch_named(name).PATCH
             number = _NUMBER.search(fix.what) if name == "input_workers" else None
-            found[fix.name] = Candidate(Fix(name, number[1] if number else patch.default), fix.finding)
+            found[fix.name] = FixToTry(TriedFix(name, number[1] if number else patch.default), fix.finding)
     return found
 
 
@@ -69,7 +69,7 @@ def try_fixes(chosen: list[Scenario], rounds: int, out: Path, tiny: bool) -> int
     return failed
 
 
-def tried(entry: Scenario, wanted: list[Candidate], rounds: int, tiny: bool) -> Trial:
+def tried(entry: Scenario, wanted: list[FixToTry], rounds: int, tiny: bool) -> Trial:
     """The trial of a scenario's program. Raises GpuprofError where it cannot be timed."""
     with place_of(entry, tiny) as argv, Starter(Target(argv, entry.name, argv[0], True, ()), network=False) as starter:
         return run_trial(
@@ -121,7 +121,7 @@ def own_gains(file: Path) -> dict[str, float]:
     return {fix: mean(base) / mean(found) for fix, found in steps.items()} if base else {}
 
 
-def compared(trial: Trial, known: dict[str, Candidate], own: dict[str, float]) -> Iterator[str]:
+def compared(trial: Trial, known: dict[str, FixToTry], own: dict[str, float]) -> Iterator[str]:
     """A line for each fix: its gain from outside, and by the program's own `--fix`."""
     rows = {row.fixes: row for row in trial.rows}
     for name, candidate in known.items():

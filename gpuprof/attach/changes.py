@@ -33,7 +33,7 @@ MOST_LEVELS: Assumed[Entries] = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StepBlock:
     """Some steps in a row, in ns."""
 
     median_ns: float
@@ -42,7 +42,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepTimeChange:
     """The step time has changed. steps: about how many steps before the one at which it was seen."""
 
     kind: Literal["level", "drift"]
@@ -70,8 +70,8 @@ class Watch:
     skip: int = SETTLING_STEPS
     part: tuple[float, ...] = ()
     """Steps of the current block."""
-    reference: tuple[Block, ...] = ()
-    since: tuple[Block, ...] = ()
+    reference: tuple[StepBlock, ...] = ()
+    since: tuple[StepBlock, ...] = ()
     """Blocks after the reference, the last ones."""
     known_ns: tuple[float, ...] = ()
     """Levels that have occurred, the oldest first."""
@@ -95,7 +95,7 @@ class Watch:
         return replace(self, skip=SETTLING_STEPS, part=())
 
 
-def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
+def advance(watch: Watch, step_ns: float) -> tuple[Watch, StepTimeChange | None]:
     """What is known after one more step of `step_ns`, and the change that it shows, if it does.
 
     After a change, the level that follows it is the usual one. Steps without a time (0, negative, not finite) are
@@ -123,12 +123,12 @@ def advance(watch: Watch, step_ns: float) -> tuple[Watch, Change | None]:
     return _changed(watch, direction)
 
 
-def _block(part: Sequence[float]) -> Block:
+def _block(part: Sequence[float]) -> StepBlock:
     middle = median(part)
-    return Block(middle, fmean(min(ns, calibrated.LONGEST_STEP.value * middle) for ns in part))
+    return StepBlock(middle, fmean(min(ns, calibrated.LONGEST_STEP.value * middle) for ns in part))
 
 
-def shifted(reference: tuple[Block, ...], recent: tuple[Block, ...]) -> int:
+def shifted(reference: tuple[StepBlock, ...], recent: tuple[StepBlock, ...]) -> int:
     """1 if the recent blocks are slower than the reference by `watch.LEAST_CHANGE` or more, -1 if faster, else 0."""
     if len(recent) < RECENT_BLOCKS:
         return 0
@@ -146,7 +146,7 @@ def shifted(reference: tuple[Block, ...], recent: tuple[Block, ...]) -> int:
     return 0
 
 
-def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
+def _changed(watch: Watch, direction: int) -> tuple[Watch, StepTimeChange]:
     blocks = (*watch.reference, *watch.since)
     began, is_drift = _beginning([block.median_ns for block in blocks])
     changed = blocks[-RECENT_BLOCKS:] if is_drift else blocks[began:]
@@ -159,7 +159,7 @@ def _changed(watch: Watch, direction: int) -> tuple[Watch, Change]:
     follows = watch.moving == direction and len(watch.since) <= calibrated.FOLLOWING_BLOCKS.value * (1 + drifting)
     goes_on = follows or (is_drift and watch.drifts == direction)
     cause = "known" if known else "same" if goes_on else "new"
-    change = Change("drift" if is_drift else "level", before, after, lasted * BLOCK_STEPS, cause)
+    change = StepTimeChange("drift" if is_drift else "level", before, after, lasted * BLOCK_STEPS, cause)
     levels = watch.known_ns if known else (watch.known_ns[0], *watch.known_ns[1:][1 - MOST_LEVELS :], after)
     drifts = direction if is_drift or goes_on else 0 if known else watch.drifts
     # The usual level is learnt again, from the blocks after the change; a drift has none yet.

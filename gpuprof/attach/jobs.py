@@ -19,7 +19,7 @@ _RANK = re.compile(r"rank\d{1,6}\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ArmedProcess:
     """An armed process, as it described itself."""
 
     pid: int
@@ -51,7 +51,7 @@ class Job:
         """Its answer to a request. Raises OSError if it does not answer."""
         return local_channel.ask(self.socket, request)
 
-    def now(self) -> Job:
+    def now(self) -> ArmedProcess:
         """The current state of the same process. Raises OSError if it does not answer."""
         return job_of(self.ask(do="status"), self.socket)
 
@@ -61,10 +61,10 @@ class Job:
         return life_of(self.pid) not in ("dead", "unknown")
 
 
-def armed() -> list[Job]:
+def armed() -> list[ArmedProcess]:
     """All armed processes, by pid. Sockets of processes that have ended are removed."""
     here = local_channel.pid_namespace()
-    found: list[Job] = []
+    found: list[ArmedProcess] = []
     for folder in local_channel.folders():
         if local_channel.why_not_private(folder) is not None:
             continue
@@ -81,12 +81,12 @@ def armed() -> list[Job]:
     return sorted(found, key=lambda one: one.pid)
 
 
-def job_of(said: Message, socket: Path) -> Job:
+def job_of(said: Message, socket: Path) -> ArmedProcess:
     """Validates a process's description of itself. Raises Refused if it makes no sense."""
     progress = said.get("progress")
     stage = progress.get("stage") if isinstance(progress, dict) else None
     try:
-        return Job(
+        return ArmedProcess(
             pid=_whole(said["pid"]), name=str(said["name"])[:100], job=str(said["job"])[:300],
             rank=_whole(said["rank"]), world_size=_whole(said["world_size"]), step=_whole(said["step"]),
             total=_maybe(said["total"]), step_ns=_maybe(said["step_ns"]), since_ns=_maybe(said["since_ns"]),
@@ -97,7 +97,7 @@ def job_of(said: Message, socket: Path) -> Job:
         raise local_channel.Refused(f"{socket.name} sent an answer that is not understood ({error!r})") from None
 
 
-def named(place: str) -> list[Job]:
+def named(place: str) -> list[ArmedProcess]:
     """The ranks of the job that a user means by a process id or a run's folder, lowest rank first.
 
     A launcher stands for the processes that it started. Raises GpuprofError, one line, if there are none.
@@ -112,7 +112,7 @@ def named(place: str) -> list[Job]:
     return ranks_of(found[0], jobs)
 
 
-def ranks_of(job: Job, jobs: list[Job]) -> list[Job]:
+def ranks_of(job: ArmedProcess, jobs: list[ArmedProcess]) -> list[ArmedProcess]:
     """All ranks of a job among `jobs`, itself included, lowest first."""
     if job.world_size <= 1:
         return [job]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuprof import documents
-from gpuprof.attach.jobs import Job
+from gpuprof.attach.jobs import ArmedProcess
 
 SCHEMA = "gpuprof.jobs/1"
 _KEYS = (
@@ -14,7 +14,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def dumps(jobs: Sequence[Job]) -> str:
+def dumps(jobs: Sequence[ArmedProcess]) -> str:
     """The document as text."""
     rows = [{key: documents.plain(getattr(one, key)) for key in _KEYS} for one in jobs]
     return documents.dumps({"schema": SCHEMA, "jobs": rows})

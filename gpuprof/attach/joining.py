@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprof.attach import processes
-from gpuprof.attach.jobs import Job, named
+from gpuprof.attach.jobs import ArmedProcess, named
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Assumed, Seconds
 
@@ -37,7 +37,7 @@ def file_to_run() -> str:
     return _FILE.format(package=str(_PACKAGE))
 
 
-def ranks_named(place: str, say: Callable[[str], None]) -> list[Job]:
+def ranks_named(place: str, say: Callable[[str], None]) -> list[ArmedProcess]:
     """Like `named`, but joins a process that is not armed where that is possible. Raises GpuprofError."""
     pid = int(place) if place.isdigit() and len(place) <= 10 else None
     try:

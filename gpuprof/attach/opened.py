@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.attach.jobs import Job
+from gpuprof.attach.jobs import ArmedProcess
 from gpuprof.errors import GpuprofError
 from gpuprof.record import telemetry
 from gpuprof.record.command import CannotStart
@@ -47,7 +47,7 @@ class Opened:
     """An open recording. ranks: the processes that record, lowest rank first."""
 
     folder: Path
-    ranks: list[Job]
+    ranks: list[ArmedProcess]
     _telemetry: Any = None
     _said: set[str] = field(default_factory=set)
     _standing: bool = False
@@ -72,7 +72,7 @@ class Opened:
                 if now.folder != str(self.folder) and not self.is_recorded():
                     raise GpuprofError(f"process {one.pid} recorded nothing: {now.why or self._note(one)}")
 
-    def _tell(self, now: Job, say: Callable[[str], None]) -> None:
+    def _tell(self, now: ArmedProcess, say: Callable[[str], None]) -> None:
         if now.stage in STAGES and now.stage not in self._said:
             self._said.add(now.stage)
             say(f"step {now.step:,}: {STAGES[now.stage]}")
@@ -87,7 +87,7 @@ class Opened:
         """Whether every rank has written its window."""
         return all(_has_window(self.folder, one.rank) for one in self.ranks)
 
-    def _note(self, one: Job) -> str:
+    def _note(self, one: ArmedProcess) -> str:
         notes = (runfile.read_json(self.folder / runfile.rank_file(one.rank)) or {}).get("notes") or []
         return str(notes[-1]) if notes else f"{self.folder / runfile.LOG} may say why"
 
@@ -122,7 +122,7 @@ class Opened:
                 runfile.write_json(self.folder / runfile.MANIFEST, manifest | ended)
 
 
-def open_recording(ranks: Sequence[Job], options: dict[str, Any], out: str | None) -> Opened:
+def open_recording(ranks: Sequence[ArmedProcess], options: dict[str, Any], out: str | None) -> Opened:
     """Makes all these processes, the ranks of one job, record the same steps. options: those that differ from the
     defaults. out: the run folder, new or empty. Raises GpuprofError, one line, if one of them refuses."""
     folder = _make(ranks[0], DEFAULTS | options, out)
@@ -137,7 +137,7 @@ def open_recording(ranks: Sequence[Job], options: dict[str, Any], out: str | Non
     return opened
 
 
-def _ask_all(ranks: Sequence[Job], folder: Path) -> None:
+def _ask_all(ranks: Sequence[ArmedProcess], folder: Path) -> None:
     ahead_s = AHEAD_S
     for _ in range(MOST_TRIES):
         at_step = 0
@@ -160,21 +160,21 @@ def _ask_all(ranks: Sequence[Job], folder: Path) -> None:
     raise GpuprofError("the ranks could not agree on a step to begin with: their steps are too short, or drift apart")
 
 
-def _now(one: Job) -> Job:
+def _now(one: ArmedProcess) -> ArmedProcess:
     try:
         return one.now()
     except OSError as error:
         raise GpuprofError(f"process {one.pid} does not answer ({error}): has it ended?") from None
 
 
-def _ask(one: Job, folder: Path, at_step: int) -> dict[str, Any]:
+def _ask(one: ArmedProcess, folder: Path, at_step: int) -> dict[str, Any]:
     try:
         return one.ask(do="record", folder=str(folder), at_step=at_step, by=os.getpid())
     except OSError as error:
         return {"error": f"does not answer ({error}): has it ended?"}
 
 
-def _make(job: Job, options: dict[str, Any], out: str | None) -> Path:
+def _make(job: ArmedProcess, options: dict[str, Any], out: str | None) -> Path:
     stem = Path(job.name).stem or "job"
     try:
         folder = make_folder(f"{stem}_{job.pid}", out)
@@ -186,7 +186,7 @@ def _make(job: Job, options: dict[str, Any], out: str | None) -> Path:
     return folder
 
 
-def _manifest(job: Job, options: dict[str, Any]) -> dict[str, Any]:
+def _manifest(job: ArmedProcess, options: dict[str, Any]) -> dict[str, Any]:
     from gpuprof import __version__
 
     return {
@@ -224,14 +224,14 @@ def _has_window(folder: Path, rank: int) -> bool:
     )
 
 
-def _records(one: Job, folder: Path) -> bool:
+def _records(one: ArmedProcess, folder: Path) -> bool:
     try:
         return one.now().folder == str(folder)
     except OSError:
         return False
 
 
-def _answers(one: Job) -> bool:
+def _answers(one: ArmedProcess) -> bool:
     """Whether a process that did not answer once answers on another try: it may hold the GIL for seconds."""
     for _ in range(10):
         time.sleep(LOOK_S)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuprof.attach.changes import Change, Watch, advance
-from gpuprof.attach.jobs import Job
+from gpuprof.attach.changes import StepTimeChange, Watch, advance
+from gpuprof.attach.jobs import ArmedProcess
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Assumed, Calls, Seconds
 
@@ -20,14 +20,14 @@ SILENT_S: Assumed[Seconds] = 20.0
 """A process that does not answer for this many seconds is given up on, even if it still exists."""
 
 
-class Recorder(Protocol):
+class RecordingOpener(Protocol):
     """Opens recordings. Both methods raise GpuprofError if recording fails."""
 
     def record_usual(self, step: int) -> None:
         """Records the usual step."""
         ...
 
-    def record_change(self, change: Change, step: int) -> None:
+    def record_change(self, change: StepTimeChange, step: int) -> None:
         """Records after a change of the step time."""
         ...
 
@@ -36,7 +36,7 @@ class Recorder(Protocol):
 class StepReader:
     """The steps of a process as they end."""
 
-    job: Job
+    job: ArmedProcess
     after: int
     """Steps that have been read."""
 
@@ -61,14 +61,14 @@ class StepReader:
 class Watcher:
     """A watch over one process. say: a line for the user."""
 
-    job: Job
-    recorder: Recorder
+    job: ArmedProcess
+    recorder: RecordingOpener
     say: Callable[[str], None]
     watch: Watch = field(default_factory=Watch)
     steps: int = 0
     changes: int = 0
     _has_usual: bool = False
-    _waiting: Change | None = None
+    _waiting: StepTimeChange | None = None
     """A change whose recording could not be opened yet."""
     _tries: int = 0
     _due_s: float = 0.0
@@ -125,7 +125,7 @@ class Watcher:
         self.watch = self.watch.after_recording()
 
 
-def words(change: Change) -> str:
+def words(change: StepTimeChange) -> str:
     """A change as a clause: `100 ms → 130 ms a step (1.30×), a new level for 128 steps`."""
     kind = "a drift" if change.kind == "drift" else "a new level"
     before, after = change.before_ns / 1e6, change.after_ns / 1e6

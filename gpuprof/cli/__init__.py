@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuprof.cli.trace_without_click import Request
+    from gpuprof.cli.trace_without_click import TraceRequest
 
 __all__ = ["main"]
 
@@ -42,7 +42,7 @@ def _with_fewer_collections() -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
-def _trace(request: Request) -> int:
+def _trace(request: TraceRequest) -> int:
     """A plain `gpuprof trace`, without click; errors are handled as in `entry`."""
     from gpuprof.cli import trace
     from gpuprof.errors import GpuprofError

@@ -14,7 +14,7 @@ from gpuprof.record.options import LARGEST_NUMBER, STEPS
 from gpuprof.units import GB, Assumed, Convention, Seconds
 
 if TYPE_CHECKING:
-    from gpuprof.attach.jobs import Job
+    from gpuprof.attach.jobs import ArmedProcess
     from gpuprof.attach.opened import Opened
     from gpuprof.diagnosis.result.diagnosis import Diagnosis
 
@@ -100,13 +100,13 @@ def command(
     return 2 if diagnosis.quality.status == "unusable" else 0
 
 
-def _whom(ranks: list[Job]) -> str:
+def _whom(ranks: list[ArmedProcess]) -> str:
     first = ranks[0]
     here = f", {len(ranks)} of {first.world_size} ranks" if first.world_size > 1 else ""
     return f"{first.name} (process {first.pid}{here}), step {first.step:,}"
 
 
-def _watch(ranks: list[Job], options: dict[str, Any], disk_gb: float) -> int:
+def _watch(ranks: list[ArmedProcess], options: dict[str, Any], disk_gb: float) -> int:
     """Watches until the job ends, or Ctrl-C."""
     from gpuprof.attach.watching import Watcher
     from gpuprof.cli.shared.watch_recordings import Recordings

@@ -80,10 +80,10 @@ def command(
 
 def _check(gate: ChangeGate, comparison: Comparison) -> int:
     """0 if the gate holds. A gate that cannot be checked must not pass."""
-    from gpuprof.cli.shared.comparison_gates import Outcome, judge
+    from gpuprof.cli.shared.comparison_gates import GateOutcome, judge
 
     outcome, text = judge(gate, comparison)
-    if outcome is Outcome.HOLDS:
+    if outcome is GateOutcome.HOLDS:
         return 0
     say(text)
-    return GATE_FAILED if outcome is Outcome.FAILS else UNUSABLE
+    return GATE_FAILED if outcome is GateOutcome.FAILS else UNUSABLE

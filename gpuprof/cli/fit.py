@@ -13,13 +13,13 @@ from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.costs.hardware import Gpu
-    from gpuprof.trial.fit import FitReport, Model, OnGpu, Point
+    from gpuprof.trial.fit import FitOnGpu, FitReport, Model, Point
     from gpuprof.trial.processes import Starter
 
 _WITH_VALUE = ("--batch", "--length", "--to", "-m")
 
 
-class _Fit(click.Command):
+class _FitCommand(click.Command):
     """Passes the target's words on unparsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
 
 @click.command(
     "fit",
-    cls=_Fit,
+    cls=_FitCommand,
     short_help="Say which batch and length fit, before the long run.",
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
@@ -131,12 +131,12 @@ def _places(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[tuple[Gpu
     return [*here, *((gpu, None) for gpu in gpus if gpu != own)]
 
 
-def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]) -> OnGpu:
+def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]) -> FitOnGpu:
     from gpuprof.projection.memory.memory import usable_bytes
-    from gpuprof.trial.fit import OnGpu
+    from gpuprof.trial.fit import FitOnGpu
 
     room = usable_bytes(gpu, memory_bytes)
-    return OnGpu(gpu.name, room, tuple((length, *model.largest_batch(room, length)) for length in lengths))
+    return FitOnGpu(gpu.name, room, tuple((length, *model.largest_batch(room, length)) for length in lengths))
 
 
 def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool, fake: bool) -> list[str]:

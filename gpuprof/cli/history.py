@@ -17,7 +17,7 @@ from gpuprof.runfile import MANIFEST, RUNS, read_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gpuprof.report.history import Entry
+    from gpuprof.report.history import HistoryEntry
     from gpuprof.tracefile.recording import Recording
 
 
@@ -59,7 +59,7 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
     return 0
 
 
-def _slower(entries: list[Entry], programs: list[str | None], explain: bool) -> None:
+def _slower(entries: list[HistoryEntry], programs: list[str | None], explain: bool) -> None:
     """Prints the run at which a program's step became slower, and with `explain` the reason."""
     from gpuprof.report import history
     from gpuprof.report.names import escape
@@ -94,7 +94,7 @@ def _recordings(paths: tuple[str, ...], last: int) -> list[Recording]:
     return found
 
 
-def _entry(recording: Recording, fresh: bool) -> Entry | None:
+def _entry(recording: Recording, fresh: bool) -> HistoryEntry | None:
     from gpuprof.report import history
 
     folder, began = recording.run_folder, _began(recording)
@@ -146,7 +146,7 @@ _DROPPED = ("J/token", "J/step", "began", "", "GPU busy", "verdict")
 """Columns that a narrow screen has no room for, the first first."""
 
 
-def _table(entries: list[Entry], width: int) -> RenderableType:
+def _table(entries: list[HistoryEntry], width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 

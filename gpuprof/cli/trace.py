@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuprof.record.supervise import Around
 
 
-def run(request: trace_without_click.Request) -> int:
+def run(request: trace_without_click.TraceRequest) -> int:
     """Runs the target and returns its exit code; if a signal ended the target, dies of the same signal. Raises
     GpuprofError if the target cannot be started."""
     if not hasattr(os, "posix_spawn") or not sys.platform.startswith("linux"):
@@ -45,7 +45,7 @@ def _is_on_demand() -> bool:
     return is_wanted(os.environ.get(VARIABLE))
 
 
-def _count(recording: str, request: trace_without_click.Request) -> int:
+def _count(recording: str, request: trace_without_click.TraceRequest) -> int:
     """Runs the target under Nsight Compute. Raises GpuprofError."""
     from gpuprof.cli.count_kernels import run as count
     from gpuprof.record.command import CannotStart, resolve
@@ -61,7 +61,7 @@ def _count(recording: str, request: trace_without_click.Request) -> int:
     return count(recording, request.out, target)
 
 
-def _arm(request: trace_without_click.Request) -> int:
+def _arm(request: trace_without_click.TraceRequest) -> int:
     """Becomes the target, whose processes are armed. Raises GpuprofError if that fails."""
     from gpuprof.record.armed_target import become
     from gpuprof.record.command import CannotStart, resolve
@@ -199,7 +199,7 @@ def _command() -> click.Command:
             if text == "":
                 raise click.UsageError(f"{flag} needs a name")
         asked = {name: options[name] for name in DEFAULTS}
-        return run(trace_without_click.Request(asked, out, module, words, on_demand, ncu))
+        return run(trace_without_click.TraceRequest(asked, out, module, words, on_demand, ncu))
 
     return command
 

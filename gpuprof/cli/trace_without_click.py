@@ -29,7 +29,7 @@ ON_DEMAND = "--on-demand"
 """Arms the target instead of recording it: not an option of a recording."""
 
 
-class Request:
+class TraceRequest:
     """A parsed command line: the recording's options, its folder, and what to run. on_demand: nothing is recorded yet.
     ncu: the recording whose kernels are counted instead."""
 
@@ -46,7 +46,7 @@ class Request:
         self.on_demand, self.ncu = on_demand, ncu
 
 
-def parse(arguments: Sequence[str]) -> Request | None:
+def parse(arguments: Sequence[str]) -> TraceRequest | None:
     """The request in the words after `trace`, or None to leave them to click."""
     if "GPUPROF_DEBUG" in os.environ or any(name.startswith("GPUPROF_TRACE_") for name in os.environ):
         return None
@@ -89,7 +89,7 @@ def parse(arguments: Sequence[str]) -> Request | None:
             options[option.name] = count
     if "" in (out, module, ncu) or not (words or module):
         return None
-    return Request(options, out, module, words, on_demand, ncu)
+    return TraceRequest(options, out, module, words, on_demand, ncu)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

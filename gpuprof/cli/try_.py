@@ -21,8 +21,8 @@ from gpuprof.units import Convention, Names, WholeSeconds
 if TYPE_CHECKING:
     from gpuprof.diagnosis.result.finding_model import Finding
     from gpuprof.record.command import Target
-    from gpuprof.trial.fixes import Candidate
-    from gpuprof.trial.subject import Subject
+    from gpuprof.trial.fixes import FixToTry
+    from gpuprof.trial.subject import TrialSubject
     from gpuprof.trial.trial import Trial
 
 BUDGET = "5m"
@@ -182,7 +182,7 @@ def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
     return target
 
 
-def _subject(folder: Path) -> Subject:
+def _subject(folder: Path) -> TrialSubject:
     from gpuprof.trial.subject import subject_of
 
     return subject_of(folder)
@@ -217,7 +217,7 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
         )
 
 
-def _raise_if_failed(subject: Subject) -> None:
+def _raise_if_failed(subject: TrialSubject) -> None:
     """Raises GpuprofError if the program itself failed before enough of its steps were recorded for a diagnosis."""
     run = subject.run
     ended = run.exit_signal or (f"exit code {run.exit_code}" if run.exit_code else None)
@@ -228,7 +228,7 @@ def _raise_if_failed(subject: Subject) -> None:
         )
 
 
-def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
+def _choose(subject: TrialSubject, asked: list[Any], argv: Sequence[str]) -> list[FixToTry]:
     """The fixes to try: the requested ones, else the advised ones."""
     from gpuprof.trial.fixes import advised, of_iteration, with_predictions
     from gpuprof.trial.subject import predict_workers, with_flags
@@ -244,7 +244,7 @@ def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Can
     return [with_flags(subject, one, argv) for one in chosen]
 
 
-def _advised(subject: Subject) -> tuple[list[Candidate], list[Finding]]:
+def _advised(subject: TrialSubject) -> tuple[list[FixToTry], list[Finding]]:
     """The fixes tried by default, and the findings that have to be applied by hand."""
     from gpuprof.trial.fixes import advised
     from gpuprof.trial.subject import with_workers
@@ -257,7 +257,7 @@ def _advised(subject: Subject) -> tuple[list[Candidate], list[Finding]]:
 
 
 def _run(
-    target: Target, subject: Subject, chosen: list[Candidate], budget: float, rounds: int | None, yes: bool,
+    target: Target, subject: TrialSubject, chosen: list[FixToTry], budget: float, rounds: int | None, yes: bool,
     until: float | None,
 ) -> Trial:  # fmt: skip
     from gpuprof.trial.plan import FEWEST_ROUNDS, process_seconds, seconds
@@ -342,7 +342,7 @@ def _minutes(seconds: float) -> str:
 # -- the list
 
 
-def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> None:
+def _show_list(subject: TrialSubject | None, argv: Sequence[str], as_json: bool) -> None:
     """Every patch: what it does, what it takes, and what it cannot do; the advised ones first."""
     listing = _listing(subject, argv)
     if as_json:
@@ -366,19 +366,19 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=True, **whole)  # type: ignore[arg-type]
 
 
-def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
-    from gpuprof.trial.fixes import Candidate
+def _listing(subject: TrialSubject | None, argv: Sequence[str]) -> dict[str, Any]:
+    from gpuprof.trial.fixes import FixToTry
     from gpuprof.trial.patches import names, patch_for
     from gpuprof.trial.subject import with_flags
-    from gpuprof.trial.trial import Fix
+    from gpuprof.trial.trial import TriedFix
     from gpuprof.trial.written import changes_of
 
     found, by_hand = ([], []) if subject is None else _advised(subject)
     known = {one.fix.name: one.fix for one in found}
     rows = []
     for one in map(patch_for, names()):
-        fix = known.get(one.name) or Fix(one.name, one.default)
-        own = None if subject is None else with_flags(subject, Candidate(fix), argv).flags
+        fix = known.get(one.name) or TriedFix(one.name, one.default)
+        own = None if subject is None else with_flags(subject, FixToTry(fix), argv).flags
         rows.append({
             "name": one.name, "advised": str(fix) if one.name in known else None, "does": one.does, "line": one.line,
             "cannot": one.cannot, "default": one.default or None, "values": one.values or None,

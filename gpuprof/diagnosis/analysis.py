@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.calibration import profiler as calibrated
+from gpuprof.diagnosis.mean_step.steps_ahead import cpu_at_most_ns
 from gpuprof.diagnosis.recorded.frozen_passes import FrozenPasses, find_frozen_passes
 from gpuprof.diagnosis.recorded.input_kind import trains_on_tokens
 from gpuprof.diagnosis.recorded.limits import bound_parts
@@ -78,8 +79,9 @@ class Analysis(RecordedFacts):
         asked, run = self.question, self.folder
         samples = read_samples(Path(run.path), run.rank) if run is not None and self.alone else None
         shares = sampled_parts(samples, steps.unprofiled_ns)
+        timed = None if self._of_run is None or run is None else cpu_at_most_ns(run)
         graph = build(self.timeline)
-        return replayed(graph, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart, shares)
+        return replayed(graph, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart, shares, timed)
 
     @property
     def _spread_ns(self) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.asked import NOTHING_ASKED, Asked
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.plain_diagnosis import without_steps
 from gpuprof.diagnosis.recorded.quality import judged, of_start_up
-from gpuprof.diagnosis.recorded_facts import Question
+from gpuprof.diagnosis.recorded_facts import RecordingQuestion
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.run.run_issues import no_trace
 from gpuprof.errors import GpuprofError
@@ -48,7 +48,7 @@ def diagnose(
         raise GpuprofError(f"--step-ms {asked.step_ms:g} is not a step time in milliseconds")
     if trace is None and run is None:
         raise GpuprofError("there is neither a trace nor a run to diagnose")
-    question = Question(trace, run, named, failure, asked, ranks, of_all_ns, _project)
+    question = RecordingQuestion(trace, run, named, failure, asked, ranks, of_all_ns, _project)
     analysis = Analysis(question)
     if trace is None:
         return _with_memory(_without_trace(analysis), analysis)

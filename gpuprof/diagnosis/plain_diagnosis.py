@@ -14,6 +14,7 @@ from gpuprof.diagnosis.recorded.quality import judged, no_verdict
 from gpuprof.diagnosis.recorded.range_times import phase_activity, range_times
 from gpuprof.diagnosis.result.above_reach import AboveReach
 from gpuprof.diagnosis.result.diagnosis import (
+    AnalysedWindow,
     DeviceEstimate,
     Diagnosis,
     PhaseTime,
@@ -24,7 +25,6 @@ from gpuprof.diagnosis.result.diagnosis import (
     StartUpTime,
     Steps,
     Verdict,
-    Window,
 )
 from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding
 from gpuprof.replay.sensitivity import Sensitivities
@@ -59,7 +59,7 @@ def plain_diagnosis(
         environment=analysis.environment,
         steps=steps,
         budget=budget or analysis.budget,
-        window=Window(*timeline.window),
+        window=AnalysedWindow(*timeline.window),
         devices=analysis.device_times,
         devices_estimated=devices_estimated,
         gaps=gap_summary(timeline, analysis.gaps, analysis.question.asked.top) if on_gpu else None,

@@ -28,7 +28,7 @@ CUDNN_CAPABILITIES: Published[tuple[Version, ...]] = (9, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QuarantineEntry:
     """Why a fact is in quarantine."""
 
     proof: str
@@ -38,29 +38,29 @@ class Entry:
 
 
 ENTRIES = {
-    "COMPILES_ITSELF": Entry(
+    "COMPILES_ITSELF": QuarantineEntry(
         "unsloth_zoo/compiler.py writes the model's modules with torch.compile into unsloth_compiled_cache",
         "recordings show it as compiled kernels in more than half of what can be fused (`detect/compiled_code.py`)",
     ),
-    "SEPARATES_SAMPLES": Entry(
+    "SEPARATES_SAMPLES": QuarantineEntry(
         "unsloth's attention dispatch takes lengths with flash-attn, xformers or torch's own attention",
         "Stack.attentions of a run lists what the loaded model takes, unsloth's included",
     ),
-    "SAMPLE_BY_SAMPLE": Entry(
+    "SAMPLE_BY_SAMPLE": QuarantineEntry(
         "scenarios/qwen3_32b_unsloth: padding-free batches of 32 samples took 292 to 366 ms on an H200 where the padded"
         " ones took 458 and the work itself leaves 170 to 215",
         "unsloth uses torch's attention of nested tensors, or of variable lengths (torch.nn.attention.varlen)",
     ),
-    "READS_MASK": Entry(
+    "READS_MASK": QuarantineEntry(
         "tests/recorded/test_findings_recorded.py, and torch/nn/modules/transformer.py: _detect_is_causal_mask compares"
         " the mask with a causal one",
         "torch.nn.TransformerEncoder no longer reads its mask, or Dynamo resumes in torch.nn",
     ),
-    "CUDNN_ATTENTION": Entry(
+    "CUDNN_ATTENTION": QuarantineEntry(
         "scenarios/recompiles",
         "recordings of fp32 attention say which kernels bf16 would choose, or cuDNN keeps its plans across lengths",
     ),
-    "CUDNN_CAPABILITIES": Entry(
+    "CUDNN_CAPABILITIES": QuarantineEntry(
         "torch/csrc: check_prefer_cudnn_attention in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp",
         "as CUDNN_ATTENTION",
     ),

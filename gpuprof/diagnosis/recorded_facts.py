@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RecordingQuestion:
     """A recording as it was read, and the options of its diagnosis."""
 
     trace: Trace | None
@@ -79,7 +79,7 @@ class Question:
 class RecordedFacts:
     """The facts about one recording that need no replay. Those about steps exist only if `recorded` is not None."""
 
-    question: Question
+    question: RecordingQuestion
     given: Mapping[str, Any] = field(default_factory=dict)
     """Facts that are given instead of computed, by name; all others are computed from these and the question."""
 

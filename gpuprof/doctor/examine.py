@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuprof.doctor import hardware, software, storage
-from gpuprof.doctor.machine_facts import Check, Facts
+from gpuprof.doctor.machine_facts import Check, MachineFacts
 
-CHECKS: tuple[Callable[[Facts], Check], ...] = (
+CHECKS: tuple[Callable[[MachineFacts], Check], ...] = (
     software.platform, software.torch, software.gpu, software.driver, software.tracing, storage.place, storage.disk,
     software.container, software.wsl, software.variables, hardware.sharing, hardware.mig, hardware.power,
     hardware.clocks, hardware.cpus, hardware.load, hardware.affinity, hardware.governor, storage.shared_memory,
@@ -15,7 +15,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
 )  # fmt: skip
 
 
-def examine(facts: Facts) -> tuple[Check, ...]:
+def examine(facts: MachineFacts) -> tuple[Check, ...]:
     """Runs every check."""
     return tuple(check(facts) for check in CHECKS)
 

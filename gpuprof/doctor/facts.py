@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuprof.devices.find_driver import find_driver
 from gpuprof.devices.kernel_files import counters_for_root_only, nvidia_is_loaded
-from gpuprof.doctor.machine_facts import Facts, Mount
+from gpuprof.doctor.machine_facts import MachineFacts, Mount
 from gpuprof.doctor.probe import probe
 from gpuprof.record.machine import cpu_quota
 
@@ -21,13 +21,13 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def collect(python: str, out: Path, data: tuple[Path, ...], root: Path = Path("/")) -> Facts:
+def collect(python: str, out: Path, data: tuple[Path, ...], root: Path = Path("/")) -> MachineFacts:
     """Collects all facts. python: the target's interpreter. out: where runs go. data: folders that data is read
     from."""
     driver = find_driver()
     nsys, nsys_error = _nsys()
     mounts = read_mounts(_text(root / "proc/self/mountinfo"))
-    return Facts(
+    return MachineFacts(
         platform=sys.platform, kernel=_text(root / "proc/version"), python=python, torch=probe(python),
         gpus=driver.installed(), gpu_files=nvidia_is_loaded(root), driver_cuda=driver.newest_cuda(),
         admin_only=counters_for_root_only(root),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.doctor.machine_facts import Check, Facts
+from gpuprof.doctor.machine_facts import Check, MachineFacts
 from gpuprof.units import Assumed, Cores, Percent
 
 BUSY_PERCENT: Assumed[Percent] = 5.0
@@ -17,7 +17,7 @@ SLOWDOWNS = {
 """Reasons for low clocks that indicate a problem, as users read them; idle, and a power cap under load, do not."""
 
 
-def power(facts: Facts) -> Check:
+def power(facts: MachineFacts) -> Check:
     """The power limit is the default."""
     if not facts.gpus or all(gpu.power_limit_w is None or gpu.default_limit_w is None for gpu in facts.gpus):
         return Check("power", "unknown", "the power limit could not be read (NVML, nvidia-smi)")
@@ -31,7 +31,7 @@ def power(facts: Facts) -> Check:
     return Check("power", "ok", "power limits are the default ones")
 
 
-def clocks(facts: Facts) -> Check:
+def clocks(facts: MachineFacts) -> Check:
     """No clock is capped below its maximum, and nothing throttles it at the moment."""
     if not facts.gpus:
         return Check("clocks", "unknown", "the clocks could not be read (NVML, nvidia-smi)")
@@ -50,7 +50,7 @@ def clocks(facts: Facts) -> Check:
     return Check("clocks", "ok", "nothing slows the GPUs' clocks down")
 
 
-def sharing(facts: Facts) -> Check:
+def sharing(facts: MachineFacts) -> Check:
     """Nothing else computes on the GPUs."""
     if not facts.gpus:
         return Check("sharing", "unknown", "what else runs on the GPU could not be read (NVML, nvidia-smi)")
@@ -68,7 +68,7 @@ def sharing(facts: Facts) -> Check:
     return Check("sharing", "ok", "nothing else uses the GPUs")
 
 
-def mig(facts: Facts) -> Check:
+def mig(facts: MachineFacts) -> Check:
     """The GPU is not partitioned: a MIG slice has only a share of the SMs and the bandwidth."""
     sliced = [str(gpu.index) for gpu in facts.gpus if gpu.is_partitioned]
     if sliced:
@@ -79,7 +79,7 @@ def mig(facts: Facts) -> Check:
     return Check("mig", "ok", "no GPU is partitioned (MIG)")
 
 
-def cpus(facts: Facts) -> Check:
+def cpus(facts: MachineFacts) -> Check:
     """There are enough CPUs for each GPU within the affinity and the control group's quota."""
     allowed = float(len(facts.affinity) or facts.machine_cpus)
     what = f"{allowed:.0f} CPUs"
@@ -95,7 +95,7 @@ def cpus(facts: Facts) -> Check:
     return Check("cpus", "ok", what)
 
 
-def load(facts: Facts) -> Check:
+def load(facts: MachineFacts) -> Check:
     """Other processes leave enough CPUs to the training."""
     allowed = len(facts.affinity) or facts.machine_cpus
     if facts.load is None:
@@ -108,7 +108,7 @@ def load(facts: Facts) -> Check:
     return Check("load", "ok", f"load {facts.load:.1f} on {facts.machine_cpus} CPUs")
 
 
-def affinity(facts: Facts) -> Check:
+def affinity(facts: MachineFacts) -> Check:
     """Some of our CPUs are on the NUMA node of every GPU that is used."""
     nodes = {gpu.numa_node for gpu in facts.gpus if gpu.numa_node is not None and gpu.numa_node in facts.node_cpus}
     if not nodes or not facts.affinity or len(facts.node_cpus) < 2:
@@ -123,7 +123,7 @@ def affinity(facts: Facts) -> Check:
     return Check("affinity", "ok", "our CPUs include the GPUs' NUMA nodes")
 
 
-def governor(facts: Facts) -> Check:
+def governor(facts: MachineFacts) -> Check:
     """CPUs run at full clock while launching. The powersave governors of intel_pstate and amd-pstate do, too."""
     if not facts.governors:
         return Check("governor", "unknown", "the CPU frequency governor could not be read")

@@ -50,7 +50,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MachineFacts:
     """Everything the checks use."""
 
     platform: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpuprof.doctor.machine_facts import Check, Facts
+from gpuprof.doctor.machine_facts import Check, MachineFacts
 from gpuprof.units import Assumed, Version
 
 OLDEST_TORCH: Assumed[tuple[Version, Version]] = (2, 4)
@@ -17,7 +17,7 @@ _ALLOW_COUNTERS = (
 )
 
 
-def platform(facts: Facts) -> Check:
+def platform(facts: MachineFacts) -> Check:
     """The platform is Linux: `gpuprof trace` starts its target with Linux system calls."""
     if facts.platform.startswith("linux"):
         return Check("platform", "ok", "Linux")
@@ -27,7 +27,7 @@ def platform(facts: Facts) -> Check:
     )  # fmt: skip
 
 
-def torch(facts: Facts) -> Check:
+def torch(facts: MachineFacts) -> Check:
     """The target's interpreter has a torch that can be recorded."""
     found = facts.torch
     if found.version is None:
@@ -47,7 +47,7 @@ def torch(facts: Facts) -> Check:
     return Check("torch", "ok", text)
 
 
-def gpu(facts: Facts) -> Check:
+def gpu(facts: MachineFacts) -> Check:
     """torch can use a GPU; without one, steps are timed but no GPU work is recorded."""
     found = facts.torch
     if found.devices:
@@ -73,7 +73,7 @@ def gpu(facts: Facts) -> Check:
     )  # fmt: skip
 
 
-def driver(facts: Facts) -> Check:
+def driver(facts: MachineFacts) -> Check:
     """The driver supports the major version of CUDA that torch was built for (minor versions are compatible)."""
     needed, supported = facts.torch.cuda, facts.driver_cuda
     name = f"driver {facts.gpus[0].driver}" if facts.gpus else "the driver"
@@ -87,7 +87,7 @@ def driver(facts: Facts) -> Check:
     return Check("driver", "ok", f"{name} supports CUDA {supported}")
 
 
-def tracing(facts: Facts) -> Check:
+def tracing(facts: MachineFacts) -> Check:
     """torch.profiler records GPU work, tried with one matrix multiplication."""
     found = facts.torch
     if found.gpu_events is None:
@@ -103,7 +103,7 @@ def tracing(facts: Facts) -> Check:
     )  # fmt: skip
 
 
-def counters(facts: Facts) -> Check:
+def counters(facts: MachineFacts) -> Check:
     """GPU counters (`--nsys --gpu-metrics`) need permission; tracing does not."""
     if facts.admin_only is None:
         return Check("counters", "unknown", "whether GPU counters may be read is not known here")
@@ -115,7 +115,7 @@ def counters(facts: Facts) -> Check:
     return Check("counters", "ok", "GPU counters may be read (trace --nsys --gpu-metrics)")
 
 
-def nsys(facts: Facts) -> Check:
+def nsys(facts: MachineFacts) -> Check:
     """Nsight Systems is only needed for `--nsys`."""
     if facts.nsys:
         return Check("nsys", "ok", f"Nsight Systems {facts.nsys}")
@@ -125,7 +125,7 @@ def nsys(facts: Facts) -> Check:
     )  # fmt: skip
 
 
-def wsl(facts: Facts) -> Check:
+def wsl(facts: MachineFacts) -> Check:
     """Windows' subsystem for Linux restricts profiling and reports power and clocks incompletely."""
     if "microsoft" not in facts.kernel.lower():
         return Check("wsl", "ok", "not in WSL")
@@ -136,7 +136,7 @@ def wsl(facts: Facts) -> Check:
     )  # fmt: skip
 
 
-def container(facts: Facts) -> Check:
+def container(facts: MachineFacts) -> Check:
     """A container of the NVIDIA runtime has the capabilities `compute` and `utility`."""
     if facts.container is None:
         return Check("container", "ok", "not in a container")
@@ -152,7 +152,7 @@ def container(facts: Facts) -> Check:
     return Check("container", "ok", f"in a {facts.container} container")
 
 
-def variables(facts: Facts) -> Check:
+def variables(facts: MachineFacts) -> Check:
     """No environment variable slows down every step or loads another profiler."""
     found = facts.variables
     if found.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.doctor.machine_facts import Check, Facts
+from gpuprof.doctor.machine_facts import Check, MachineFacts
 from gpuprof.record.window import LEAST_DISK_BYTES
 from gpuprof.units import Assumed, Bytes
 
@@ -18,7 +18,7 @@ NETWORK = (
 """Prefixes of the names of network file systems."""
 
 
-def place(facts: Facts) -> Check:
+def place(facts: MachineFacts) -> Check:
     """The folder for runs is writable."""
     if facts.out_error:
         return Check(
@@ -28,7 +28,7 @@ def place(facts: Facts) -> Check:
     return Check("place", "ok", f"runs can be written to {facts.out}")
 
 
-def disk(facts: Facts) -> Check:
+def disk(facts: MachineFacts) -> Check:
     """There is room for a recording."""
     free = facts.out_free_bytes
     if free is None:
@@ -42,7 +42,7 @@ def disk(facts: Facts) -> Check:
     return Check("disk", "ok", f"{free / 1e9:.0f} GB free for recordings")
 
 
-def shared_memory(facts: Facts) -> Check:
+def shared_memory(facts: MachineFacts) -> Check:
     """/dev/shm, through which DataLoader workers pass batches, is large enough."""
     size = facts.shared_memory_bytes
     if size is None:
@@ -55,7 +55,7 @@ def shared_memory(facts: Facts) -> Check:
     return Check("shared_memory", "ok", f"/dev/shm has {size / 1e9:.1f} GB")
 
 
-def data(facts: Facts) -> Check:
+def data(facts: MachineFacts) -> Check:
     """Data is on local disks: reading over a network delays steps in bursts that a short recording may miss."""
     remote = [mount for mount in facts.data if mount.kind.startswith(NETWORK)]
     if remote:

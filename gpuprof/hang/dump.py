@@ -35,7 +35,7 @@ _RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin|dump))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DumpFrame:
     """A line of a Python stack."""
 
     file: str
@@ -62,7 +62,7 @@ class Call:
     created_ns: int
     """When it was called, ns since 1970; 0: unknown."""
     peer_to_peer: bool
-    frames: tuple[Frame, ...]
+    frames: tuple[DumpFrame, ...]
     """The stack of the call, innermost frame first."""
 
     @property
@@ -338,9 +338,9 @@ def _call(row: _Row, framed: bool) -> Call:
     )
 
 
-def frames_of(rows: Any) -> tuple[Frame, ...]:
+def frames_of(rows: Any) -> tuple[DumpFrame, ...]:
     """Frames of plain dicts with filename, line and name."""
     return tuple(
-        Frame(str(one.get("filename", "?")), int(one.get("line") or 0), str(one.get("name", "?")))
+        DumpFrame(str(one.get("filename", "?")), int(one.get("line") or 0), str(one.get("name", "?")))
         for one in (rows if isinstance(rows, list) else ())
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from gpuprof.hang.dump import Call, Frame, GroupState
+from gpuprof.hang.dump import Call, DumpFrame, GroupState
 from gpuprof.hang.groups import Group, groups_of
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import own_frame
@@ -70,7 +70,7 @@ class Waiting:
     """Members that have not called it, including those without a dump."""
     since_ns: int
     """When the first member called it, ns since 1970; 0: unknown."""
-    at: Frame | None
+    at: DumpFrame | None
     """Where the ranks that called it did so."""
 
 
@@ -85,7 +85,7 @@ class Mismatch:
     """What most ranks called; in a tie, what the group called before; empty if that is undecided, too."""
     others: Mapping[int, str]
     """Rank → what it called instead; all ranks if there is no usual call."""
-    at: Mapping[int, Frame | None]
+    at: Mapping[int, DumpFrame | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Hang:
     kind: Kind
     ranks: tuple[int, ...]
     """The ranks that cause the hang."""
-    at: Frame | None
+    at: DumpFrame | None
     """Where the first of them is, or its last call."""
     waiting: Waiting | None
     mismatch: Mismatch | None

@@ -14,7 +14,7 @@ from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.hang import processes
 from gpuprof.hang.dump import Dump, frames_of, is_dump, merged, rank_of, read
 from gpuprof.hang.rank_state import RankState
-from gpuprof.hang.stacks import Stack, is_stack, parse
+from gpuprof.hang.stacks import ThreadStack, is_stack, parse
 from gpuprof.tracefile.recording import resolve
 from gpuprof.units import Assumed, Bytes, Seconds
 
@@ -131,7 +131,7 @@ def states_of_run(folder: Path) -> list[RankState]:
         if error and error.get("error"):
             frames = frames_of(error.get("frames"))
             state = replace(
-                state, life="dead", error=str(error["error"]), stack=Stack(frames) if frames else state.stack
+                state, life="dead", error=str(error["error"]), stack=ThreadStack(frames) if frames else state.stack
             )
         found[rank] = replace(state, **last.get(rank, {}))
     if not found:

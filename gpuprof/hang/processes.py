@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.rank_state import Life
-from gpuprof.hang.stacks import Stack, parse
+from gpuprof.hang.stacks import ThreadStack, parse
 from gpuprof.units import Assumed, Seconds
 
 SPY_S: Assumed[Seconds] = 20.0
@@ -64,7 +64,7 @@ def spy() -> str | None:
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
-def stack_of(pid: int) -> tuple[Stack | None, str | None]:
+def stack_of(pid: int) -> tuple[ThreadStack | None, str | None]:
     """(a process's Python stack or None, why there is none or None)."""
     tool = spy()
     if tool is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuprof.hang.dump import Dump, Frame
-from gpuprof.hang.stacks import Stack, own_frame
+from gpuprof.hang.dump import Dump, DumpFrame
+from gpuprof.hang.stacks import ThreadStack, own_frame
 
 Life = Literal["running", "stopped", "dead", "unknown"]
 """State of a process; `stopped` by a signal (SIGSTOP, a debugger)."""
@@ -16,7 +16,7 @@ Life = Literal["running", "stopped", "dead", "unknown"]
 class RankState:
     rank: int
     dump: Dump | None = None
-    stack: Stack | None = None
+    stack: ThreadStack | None = None
     life: Life = "unknown"
     error: str | None = None
     """The error that ended its program, or why its dump cannot be read."""
@@ -31,7 +31,7 @@ class RankState:
         return self.stack.doing if self.stack is not None else "unknown"
 
     @property
-    def at(self) -> Frame | None:
+    def at(self) -> DumpFrame | None:
         """Where its program is: from its stack, else the place of its last collective."""
         if self.stack is not None:
             return self.stack.own

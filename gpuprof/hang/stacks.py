@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuprof.hang.dump import Frame
+from gpuprof.hang.dump import DumpFrame
 
 _FAULT_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):", re.IGNORECASE)
 _FAULT_FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
@@ -35,10 +35,10 @@ _DOING: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class ThreadStack:
     """The stack of the training thread, innermost frame first."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[DumpFrame, ...]
 
     @property
     def doing(self) -> str:
@@ -47,12 +47,12 @@ class Stack:
         return next((what for what, pattern in _DOING if any(pattern.search(text) for text in texts)), "python")
 
     @property
-    def own(self) -> Frame | None:
+    def own(self) -> DumpFrame | None:
         """The innermost frame outside of installed packages and the standard library; else the innermost."""
         return own_frame(self.frames)
 
 
-def own_frame(frames: Sequence[Frame]) -> Frame | None:
+def own_frame(frames: Sequence[DumpFrame]) -> DumpFrame | None:
     """The innermost frame that is neither of an installed package nor of the standard library; else the innermost."""
     return next((one for one in frames if not _is_library(one.file)), frames[0] if frames else None)
 
@@ -67,17 +67,17 @@ def is_stack(text: str) -> bool:
     return bool(_FAULT_THREAD.search(text) or (_SPY_THREAD.search(text) and "Python" in text))
 
 
-def parse(text: str) -> Stack | None:
+def parse(text: str) -> ThreadStack | None:
     """The main thread's stack: with py-spy the one named MainThread; faulthandler lists it last. None if the text
     contains no stack."""
     threads = [(name, frames) for name, frames in _threads(text) if frames]
     main = [frames for name, frames in threads if name == "MainThread"] or [frames for _, frames in threads]
-    return Stack(tuple(main[-1])) if main else None
+    return ThreadStack(tuple(main[-1])) if main else None
 
 
-def _threads(text: str) -> Iterable[tuple[str, list[Frame]]]:
+def _threads(text: str) -> Iterable[tuple[str, list[DumpFrame]]]:
     """(name if known, frames) of each thread."""
-    name, frames, begun = "", list[Frame](), False
+    name, frames, begun = "", list[DumpFrame](), False
     for line in text.splitlines():
         spy = _SPY_THREAD.match(line)
         if spy or _FAULT_THREAD.match(line):
@@ -88,6 +88,6 @@ def _threads(text: str) -> Iterable[tuple[str, list[Frame]]]:
         match = _FAULT_FRAME.match(line) or (_SPY_FRAME.match(line) if begun else None)
         if match and begun:
             line_number = int(match["line"]) if match["line"].isdigit() else 0
-            frames.append(Frame(match["file"], line_number, match["function"]))
+            frames.append(DumpFrame(match["file"], line_number, match["function"]))
     if begun:
         yield name, frames

@@ -13,12 +13,12 @@ from typing import Any
 from gpuprof import runfile
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
-from gpuprof.diagnosis.result.fix import Patch
+from gpuprof.diagnosis.result.fix import PatchValue
 from gpuprof.record.redact import MASK
-from gpuprof.trial.fixes import Candidate, advised, lines_for
+from gpuprof.trial.fixes import FixToTry, advised, lines_for
 from gpuprof.trial.patches import names
-from gpuprof.trial.subject import START_S, Subject, with_workers
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.subject import START_S, TrialSubject, with_workers
+from gpuprof.trial.trial import TriedFix
 from gpuprof.units import Characters, Convention, Entries
 
 BEFORE_COMMAND = " -- "
@@ -114,7 +114,7 @@ def after_functions(places: Sequence[tuple[str, int]], path: str) -> list[dict[s
     ]
 
 
-def _to_try(fix: Fix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[dict[str, Any]]:
+def _to_try(fix: TriedFix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[dict[str, Any]]:
     """The tool try; if nothing may be run, the shell command, and what follows if the fix is confirmed."""
     command, folder = _started(diagnosis)
     fixes = [str(fix)]
@@ -124,7 +124,7 @@ def _to_try(fix: Fix, diagnosis: Diagnosis, path: str, may_run: bool) -> list[di
     if may_run:
         why = "measures the fix; ask the user for the training's command, which this recording does not have"
         return [call("try", why, command=[], fixes=fixes, folder="")]
-    settle = BEFORE_COMMAND.join(filter(None, (Patch(fix.name, fix.value).command(), shlex.join(command or ()))))
+    settle = BEFORE_COMMAND.join(filter(None, (PatchValue(fix.name, fix.value).command(), shlex.join(command or ()))))
     return [
         by_hand(f"run in a shell: {_short(settle)}", "measures the fix; this server only reads"),
         by_hand(f"if it is confirmed, write: {_short(lines_for(fix))}", "what the fix is in code"),
@@ -155,11 +155,11 @@ def _fixes(diagnosis: Diagnosis) -> list[str]:
     return listed or [one.finding or one.fix.name for one in _candidates(diagnosis)]
 
 
-def _candidates(diagnosis: Diagnosis) -> list[Candidate]:
+def _candidates(diagnosis: Diagnosis) -> list[FixToTry]:
     found, _ = advised(diagnosis)
     if diagnosis.folder is None:
         return found
-    return with_workers(Subject(Path(diagnosis.folder.path), diagnosis.folder, diagnosis, START_S, None), found)
+    return with_workers(TrialSubject(Path(diagnosis.folder.path), diagnosis.folder, diagnosis, START_S, None), found)
 
 
 def _known(finding: str, diagnosis: Diagnosis) -> Finding | None:

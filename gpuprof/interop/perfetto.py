@@ -55,7 +55,7 @@ def write_events(head: dict[str, Any], parts: Iterable[list[str]], file: BinaryI
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenNumbers:
     """Numbers already used by other recordings in the same file."""
 
     pids: int = 0
@@ -84,7 +84,9 @@ class Drawing:
     """Number of arrow ids already used."""
 
 
-def draw(diagnosis: Diagnosis, label: str = "", taken: Taken = Taken(), origin_ns: int | None = None) -> Drawing:
+def draw(
+    diagnosis: Diagnosis, label: str = "", taken: TakenNumbers = TakenNumbers(), origin_ns: int | None = None
+) -> Drawing:
     """Places everything that is drawn of a recording. `label`: prefix of its groups' names. `origin_ns`: origin of
     times on the recording's clock; its first event if not given."""
     timeline = diagnosis.tables.timeline

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.interop.perfetto import Taken, draw, events_of, first_event_ns, write_events
+from gpuprof.interop.perfetto import TakenNumbers, draw, events_of, first_event_ns, write_events
 from gpuprof.ranks.summary import RankSummary
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.units import Convention, Entries
@@ -62,12 +62,14 @@ def shifts_of(ranks: Sequence[RankSummary], clocks: Sequence[Clock]) -> list[int
 def _events(
     ranks: Sequence[RankSummary], shifts: Sequence[int], origin: int, diagnose: Callable[[str], Diagnosis]
 ) -> Iterator[list[str]]:
-    taken = Taken()
+    taken = TakenNumbers()
     for rank, shift in zip(ranks, shifts, strict=True):
         diagnosis = diagnose(rank.path)
         drawing = draw(diagnosis, f"rank {rank.rank}: ", taken, origin - shift)
         yield from events_of(diagnosis, drawing)
-        taken = Taken(taken.pids + len(drawing.groups), taken.tids + len(drawing.tracks), taken.arrows + _MOST_ARROWS)
+        taken = TakenNumbers(
+            taken.pids + len(drawing.groups), taken.tids + len(drawing.tracks), taken.arrows + _MOST_ARROWS
+        )
 
 
 def _head(ranks: Sequence[RankSummary], clocks: Sequence[Clock], shifts: Sequence[int], origin: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from gpuprof.tracefile.trace import (
     RUNTIME,
     Calls,
     Frames,
-    Gpu,
+    GpuEvents,
     Ops,
     Trace,
 )
@@ -160,7 +160,7 @@ def _stream_lanes(trace: Trace, lanes: Lanes, device: I32, stream: I64, name: st
     return np.array(numbers, np.int64)[inverse.ravel()]
 
 
-def _numbers(table: Ops | Calls | Frames | Gpu | object, keys: dict[str, str]) -> list[Field]:
+def _numbers(table: Ops | Calls | Frames | GpuEvents | object, keys: dict[str, str]) -> list[Field]:
     """The integer columns, each where the recording has a value."""
     found = []
     for key, name in keys.items():
@@ -181,7 +181,7 @@ def _vectors(sides: list) -> np.ndarray:
     return texts[inverse.ravel()]
 
 
-def _whole(table: Ops | Gpu, texts: JsonTexts) -> np.ndarray | None:
+def _whole(table: Ops | GpuEvents, texts: JsonTexts) -> np.ndarray | None:
     """All arguments of rows for which the trace keeps them (collectives), "" for the others."""
     if not np.any(table.extra >= 0):
         return None

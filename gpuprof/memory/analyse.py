@@ -10,7 +10,6 @@ from gpuprof.memory.leaks import growing
 from gpuprof.memory.lifetimes import UNRECORDED_START, Allocations, allocations, in_use, reserved
 from gpuprof.memory.memory_report import (
     UNUSED,
-    Device,
     Failure,
     HistorySteps,
     Leak,
@@ -19,9 +18,10 @@ from gpuprof.memory.memory_report import (
     Owner,
     Peak,
     PhaseBytes,
+    ReportedDevice,
 )
 from gpuprof.memory.owners import owners
-from gpuprof.memory.passes import Passes, find_passes
+from gpuprof.memory.passes import MemoryPhases, find_passes
 from gpuprof.memory.series import series
 from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Frame, Snapshot
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
@@ -40,7 +40,7 @@ class Case:
     memory: DeviceMemory
     found: Allocations
     owner: I32
-    passes: Passes
+    passes: MemoryPhases
     readings: Readings
     used: I64
     """Bytes in use, before the first event and after each."""
@@ -76,11 +76,11 @@ def case_of(memory: DeviceMemory, readings: Readings) -> Case:
     )
 
 
-def device_report(case: Case, lines: int) -> Device:
+def device_report(case: Case, lines: int) -> ReportedDevice:
     """The report of one device."""
     memory, held = case.memory, case.held
     moment = int(np.argmax(case.used)) - 1
-    return Device(
+    return ReportedDevice(
         device=memory.device,
         events=len(memory.events),
         seconds=_seconds(memory, len(memory.events) - 1),

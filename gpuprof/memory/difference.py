@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpuprof.memory.memory_report import Device, Difference, LineDifference, MemoryReport, OwnerDifference
+from gpuprof.memory.memory_report import Difference, LineDifference, MemoryReport, OwnerDifference, ReportedDevice
 
 
 def with_difference(before: MemoryReport, after: MemoryReport, lines: int) -> MemoryReport:
@@ -29,14 +29,14 @@ def with_difference(before: MemoryReport, after: MemoryReport, lines: int) -> Me
     return dataclasses.replace(after, difference=found, devices=tuple(_cut(device, lines) for device in after.devices))
 
 
-def _cut(device: Device, lines: int) -> Device:
+def _cut(device: ReportedDevice, lines: int) -> ReportedDevice:
     """The device with its largest lines only."""
     peak = device.peak
     rest = peak.lines_rest_bytes + sum(line.bytes for line in peak.lines[lines:])
     return dataclasses.replace(device, peak=dataclasses.replace(peak, lines=peak.lines[:lines], lines_rest_bytes=rest))
 
 
-def _owners(old: Device, new: Device) -> tuple[OwnerDifference, ...]:
+def _owners(old: ReportedDevice, new: ReportedDevice) -> tuple[OwnerDifference, ...]:
     held = [{one.owner: one.bytes for one in device.peak.owners} for device in (old, new)]
     if old.peak.reserved_bytes is None or new.peak.reserved_bytes is None:  # then only allocated bytes can be compared
         for side in held:
@@ -49,7 +49,7 @@ def _owners(old: Device, new: Device) -> tuple[OwnerDifference, ...]:
     return tuple(sorted(rows, key=lambda row: -abs(row.bytes)))
 
 
-def _lines(old: Device, new: Device) -> tuple[LineDifference, ...]:
+def _lines(old: ReportedDevice, new: ReportedDevice) -> tuple[LineDifference, ...]:
     held: dict[tuple[str, str | None, int | None, str | None], list[int]] = {}
     for side, device in enumerate((old, new)):
         for line in device.peak.lines:

@@ -136,7 +136,7 @@ _NO_SERIES = Series((), None, {}, None, ())
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class ReportedDevice:
     """One GPU."""
 
     device: Signed[int]
@@ -162,7 +162,7 @@ class MemoryReport:
     source: Source
     """Where it was read from."""
     issues: tuple[Issue, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[ReportedDevice, ...]
     """The one with the highest peak first. Empty: neither snapshot nor memory events were recorded."""
     difference: Difference | None = None
     advice: Advice | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.memory.lifetimes import UNRECORDED_START, Allocations
-from gpuprof.memory.passes import Passes, ends_of
+from gpuprof.memory.passes import MemoryPhases, ends_of
 from gpuprof.memory.snapshot import NO_STACK, OOM, Events
 from gpuprof.memory.stacks import (
     ACTIVATIONS,
@@ -35,7 +35,7 @@ LARGE_BYTES: Assumed[Bytes] = 1 << 20
 """Allocations of at least this many bytes and equal size are treated as the same thing."""
 
 
-def owners(found: Allocations, readings: Readings, passes: Passes, events: Events) -> I32:
+def owners(found: Allocations, readings: Readings, passes: MemoryPhases, events: Events) -> I32:
     """Index into OWNERS for each piece of memory. events: the device's, which include failed requests."""
     known = found.stack != NO_STACK
     owner = np.full(len(found), BEFORE_HISTORY, np.int32)
@@ -50,7 +50,7 @@ def owners(found: Allocations, readings: Readings, passes: Passes, events: Event
     return owner
 
 
-def _phase(found: Allocations, readings: Readings, passes: Passes) -> I32:
+def _phase(found: Allocations, readings: Readings, passes: MemoryPhases) -> I32:
     """The phase in which each piece of memory was allocated."""
     phase = np.where(found.stack != NO_STACK, readings.phase[found.stack], 0).astype(np.int32)
     recorded = found.start >= 0
@@ -78,7 +78,7 @@ def _logits_by_size(
     owner[(owner == BY_LIFETIME) & (phase == BACKWARD) & same] = LOGITS
 
 
-def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> I32:
+def _by_lifetime(owner: I32, found: Allocations, passes: MemoryPhases, phase: I32) -> I32:
     """Memory of a backward pass that outlives it is a gradient; memory of an optimizer that outlives it is its
     state."""
     weights = np.unique(found.size[owner == WEIGHTS])
@@ -104,7 +104,7 @@ def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> 
     return owner
 
 
-def _libraries(owner: I32, found: Allocations, passes: Passes) -> None:
+def _libraries(owner: I32, found: Allocations, passes: MemoryPhases) -> None:
     """Workspaces of cuBLAS if no C++ frame names them: of its size, allocated once in a pass, and kept past the end of
     that step to the end of the history. No other memory of that size may be a weight: it could be the weight's
     gradient."""

@@ -12,7 +12,7 @@ from gpuprof.tracefile.trace import I32, I64
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class MemoryPhases:
     """The phases of a history."""
 
     phase: I32
@@ -25,7 +25,7 @@ class Passes:
     """What ends a step: optimizer | backward; None without steps."""
 
 
-def find_passes(events: Events, readings: Readings) -> Passes:
+def find_passes(events: Events, readings: Readings) -> MemoryPhases:
     """The phases and the steps of a history, by its allocations' stacks."""
     own = np.full(len(events), UNKNOWN, np.int32)
     allocs = np.flatnonzero(events.action == ALLOC)
@@ -39,7 +39,7 @@ def find_passes(events: Events, readings: Readings) -> Passes:
     phase = _carried(own)
     source = "optimizer" if (phase == OPTIMIZER).any() else "backward" if (phase == BACKWARD).any() else None
     boundaries = _boundaries(phase, OPTIMIZER if source == "optimizer" else BACKWARD)
-    return Passes(phase, own, boundaries, source if len(boundaries) else None)
+    return MemoryPhases(phase, own, boundaries, source if len(boundaries) else None)
 
 
 def _carried(own: I32) -> I32:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.memory.lifetimes import Allocations
 from gpuprof.memory.memory_report import Series
-from gpuprof.memory.passes import Passes
+from gpuprof.memory.passes import MemoryPhases
 from gpuprof.memory.snapshot import ABSENT_TIME, Events
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES
 from gpuprof.tracefile.trace import I32, I64
@@ -19,7 +19,7 @@ MOST_POINTS: Convention[Points] = 900
 def series(
     found: Allocations,
     owner: I32,
-    passes: Passes,
+    passes: MemoryPhases,
     events: Events,
     used: I64,
     held: I64 | None,

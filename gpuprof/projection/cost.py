@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.projection.projection import Cost, Price
+from gpuprof.projection.projection import Price, ProjectionCost
 
 _USABLE_KINDS = ("lowest listed", "on-demand")
 
@@ -41,7 +41,7 @@ def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float], measured: 
 def cost(
     power_w: float | None, step_ns: float, samples: float | None, tokens: float | None, price: Price | None,
     epoch_samples: int | None,
-) -> Cost:  # fmt: skip
+) -> ProjectionCost:  # fmt: skip
     """Energy and money per million tokens (padding included) and per epoch."""
     hours = step_ns / 3.6e12
     per_million = 1e6 / tokens if tokens else None
@@ -52,7 +52,7 @@ def cost(
     def times(amount: float | None, count: float | None) -> float | None:
         return None if amount is None or count is None else amount * count
 
-    return Cost(
+    return ProjectionCost(
         power_w=power_w,
         kwh_per_million_tokens=times(kwh, per_million),
         kwh_per_epoch=times(kwh, per_epoch),

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpuprof.costs.hardware import find
 from gpuprof.projection.projected_step import ProjectedStep
-from gpuprof.projection.projection import Explanation, OnGpu, Reason
+from gpuprof.projection.projection import OnGpu, ProjectionExplanation, Reason
 from gpuprof.projection.sustained_rates import reach_of
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Assumed, Share
@@ -25,7 +25,7 @@ HOST_FLOOR: Assumed[Share] = 0.5
 """Share of a step: a CPU floor above it limits either GPU."""
 
 
-def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanation:
+def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> ProjectionExplanation:
     """Why `first` gets more, or less, done than `second`."""
     gpus = [find(one.gpu, None, None) for one in (first, second)]
     a, b = (reach_of(gpu) for gpu in gpus if gpu is not None)
@@ -53,7 +53,7 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     sides = [_away(one) for one in (first, second)]
     away = math.hypot(sides[0], sides[1]) if whole else 0.0
     factor = Range(whole * math.exp(-away), whole, whole * math.exp(away))
-    return Explanation(first.gpu, second.gpu, factor, _summary(first, second, whole, reasons, unit), reasons)
+    return ProjectionExplanation(first.gpu, second.gpu, factor, _summary(first, second, whole, reasons, unit), reasons)
 
 
 def _away(one: OnGpu) -> float:

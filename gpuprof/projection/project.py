@@ -22,17 +22,17 @@ from gpuprof.projection.memory.footprint import footprint
 from gpuprof.projection.memory.memory import fit, share_that_fits
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
 from gpuprof.projection.projection import (
-    Asked,
-    Explanation,
     FitWith,
     HostStep,
     MemoryFit,
     OnGpu,
     ProjectedWork,
     Projection,
+    ProjectionExplanation,
+    ProjectionRequest,
     RecordedStep,
 )
-from gpuprof.projection.question import Question
+from gpuprof.projection.question import ProjectionQuestion
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained_rates import Reach, reach_of
@@ -42,7 +42,7 @@ from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivitie
 from gpuprof.value_range import Range
 
 
-def project(subject: Subject, question: Question) -> Projection:
+def project(subject: Subject, question: ProjectionQuestion) -> Projection:
     """The recorded step on every requested GPU; the one that gets most done comes first."""
     answerable(subject, question)
     projected = ProjectedStep(subject, question)
@@ -59,7 +59,7 @@ def project(subject: Subject, question: Question) -> Projection:
     )
 
 
-def answerable(subject: Subject, question: Question) -> None:
+def answerable(subject: Subject, question: ProjectionQuestion) -> None:
     """Raises GpuprofError, one line, if the recording lacks what a part of the question is about: ignoring that part
     would look like an answer."""
     lacks = (
@@ -244,15 +244,15 @@ def _recorded(projected: ProjectedStep) -> RecordedStep:
     )
 
 
-def _asked(projected: ProjectedStep) -> Asked:
+def _asked(projected: ProjectedStep) -> ProjectionRequest:
     q = projected.question
-    return Asked(
+    return ProjectionRequest(
         batch=q.batch, sample_tokens=q.sample_tokens, host_factor=projected.host_factor, host_source=q.host_source,
         layers=q.layers, experts=q.experts, ranks=q.ranks, epoch_samples=q.epoch_samples,
     )  # fmt: skip
 
 
-def _explanation(projected: ProjectedStep, found: list[OnGpu]) -> Explanation | None:
+def _explanation(projected: ProjectedStep, found: list[OnGpu]) -> ProjectionExplanation | None:
     if projected.question.explain is None:
         return None
     known = {one.gpu: one for one in found}

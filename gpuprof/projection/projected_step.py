@@ -18,7 +18,7 @@ from gpuprof.projection.changes.host import another_host
 from gpuprof.projection.changes.kernels import Scaled, on_graph, scaled_kernels
 from gpuprof.projection.changes.per_sample_attention import rounds_of
 from gpuprof.projection.memory.memory import Usage, usage
-from gpuprof.projection.question import Question
+from gpuprof.projection.question import ProjectionQuestion
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained_rates import Reach, reach_of
 from gpuprof.replay.graph import DEVICE, Graph
@@ -53,7 +53,7 @@ LIKELIEST = Variant()
 class ProjectedStep:
     """A recording and a question; answers what a step takes on a GPU."""
 
-    def __init__(self, subject: Subject, question: Question) -> None:
+    def __init__(self, subject: Subject, question: ProjectionQuestion) -> None:
         self.subject, self.question = subject, question
         self.here = reach_of(subject.gpu)
         self.host_factor = 1.0 if question.host_factor is None else question.host_factor

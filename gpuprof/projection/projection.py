@@ -48,7 +48,7 @@ class RecordedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProjectionRequest:
     """What was asked for."""
 
     batch: int | None
@@ -122,7 +122,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ProjectionCost:
     """Money and energy; energy is that of the GPU's board alone. `per_epoch` is for the requested samples."""
 
     power_w: float | None
@@ -185,7 +185,7 @@ class OnGpu:
     host_steps: tuple[HostStep, ...]
     memory: MemoryFit | None
     """None if the recording does not show how much memory was used."""
-    cost: Cost
+    cost: ProjectionCost
     scaling: tuple[Scaling, ...]
     assumptions: tuple[str, ...]
     """Assumptions that hold only for this GPU."""
@@ -204,7 +204,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ProjectionExplanation:
     first: str
     second: str
     factor: Range
@@ -219,9 +219,9 @@ class Projection:
 
     summary: str
     recorded: RecordedStep
-    asked: Asked
+    asked: ProjectionRequest
     gpus: tuple[OnGpu, ...]
-    explanation: Explanation | None
+    explanation: ProjectionExplanation | None
     assumptions: tuple[str, ...]
     """Assumptions of the whole projection, in sentences."""
     unit: Unit = STEP

@@ -17,7 +17,7 @@ MOST_RANKS: Convention[Ranks] = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProjectionQuestion:
     """The GPUs, and the options of a projection by the names that `gpuprof.project` takes; None: as recorded.
 
     Raises GpuprofError for an invalid number.
@@ -68,11 +68,11 @@ class Question:
         return "assumed" if self.host_factor is None else "measured" if self.host_measured else "given"
 
 
-OPTIONS = tuple(option.name for option in fields(Question) if option.name != "gpus")
+OPTIONS = tuple(option.name for option in fields(ProjectionQuestion) if option.name != "gpus")
 """Names of the options."""
 
 
-def question(to: Sequence[str], **options: Any) -> Question:
+def question(to: Sequence[str], **options: Any) -> ProjectionQuestion:
     """The question in the words of `gpuprof.project`: GPUs in `to`, `prices` and `explain` by any unambiguous name.
 
     An option that is None counts as left out. Raises GpuprofError, and TypeError for an option that does not
@@ -92,7 +92,7 @@ def question(to: Sequence[str], **options: Any) -> Question:
         "prices": _named(given.get("prices", {})),
         "explain": None if explain is None else (gpu_named(explain[0]), gpu_named(explain[1])),
     }
-    return Question(tuple(gpus.values()), **(given | resolved))
+    return ProjectionQuestion(tuple(gpus.values()), **(given | resolved))
 
 
 def _named(prices: Mapping[str, float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Digest, Floats, Ints, Ways, previous, without_rows
-from gpuprof.ranks.job import Job, Times
+from gpuprof.ranks.job import JobRows, Times
 from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives.collectives import Collectives
 from gpuprof.timeline.collectives.matching import Matched
@@ -19,7 +19,7 @@ MOST_PACE_SPREAD: Assumed[Ratio] = 1.2
 """A CPU pace that differs from the job's median by more than this factor is a wrong measurement, not a slower CPU."""
 
 
-def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collectives]) -> Job:
+def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collectives]) -> JobRows:
     """`matched`: the result of `match` for `found`, the digests' collectives on comparable clocks.
     The job keeps the digests without their rows, so that these can be freed.
     """
@@ -34,7 +34,7 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
     zero = np.array([clock.zero_ns for clock in clocks])[rows.rank]
     recorded = Times(rows.recorded_lag, rows.recorded_own, transfer)
     begin = np.array([clock.begin_ns for clock in clocks])
-    return Job(
+    return JobRows(
         digests=tuple(without_rows(one) for one in digests), rank=rows.rank, source_row=rows.source_row,
         step=rows.step, first=first, instance=instance[order], pred=rows.pred, shares=rows.shares,
         own_work=rows.own_work, anchor_ns=rows.anchor_ns + zero, recorded_end_ns=rows.end_ns + zero,
@@ -195,7 +195,7 @@ def _ordered(rows: _Rows, order: Ints) -> _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownRows:
     """What is known of each row, rank by rank."""
 
     instance: Ints
@@ -209,7 +209,7 @@ class _Known:
 
 def _instances(
     digests: Sequence[Digest], kept: Sequence[Ints], matched: Matched, found: Sequence[Collectives]
-) -> _Known:
+) -> _KnownRows:
     top = max((int(one.max(initial=-1)) for one in matched.instance), default=-1) + 1
     columns = []
     for one, mine, numbers, whole, transfer, c in zip(
@@ -226,10 +226,10 @@ def _instances(
     alone = np.flatnonzero(instance < 0)
     instance[alone] = top + np.arange(len(alone))
     _, instance = np.unique(instance, return_inverse=True)
-    return _Known(instance.reshape(-1).astype(np.int32), complete, known, expected.astype(np.float64))
+    return _KnownRows(instance.reshape(-1).astype(np.int32), complete, known, expected.astype(np.float64))
 
 
-def _transfers(rows: _Rows, known: _Known, order: Ints, first: Ints) -> tuple[Floats, Floats, Mask]:
+def _transfers(rows: _Rows, known: _KnownRows, order: Ints, first: Ints) -> tuple[Floats, Floats, Mask]:
     """For each instance: its duration once all present ranks have arrived, the part of that caused by late missing
     ranks, and whether no rank is missing."""
     if not len(order):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.ranks.digest_data import WORK, previous
-from gpuprof.ranks.job import Job
+from gpuprof.ranks.job import JobRows
 from gpuprof.ranks.joint import Played
 from gpuprof.ranks.summary import OnPath
 from gpuprof.units import Convention, Parts, Share
@@ -22,7 +22,7 @@ LEAST_KIND_SHARE: Convention[Share] = 0.05
 """Kinds of work with a smaller share of a stretch are not shown separately."""
 
 
-def critical_path(job: Job, played: Played) -> tuple[OnPath, ...]:
+def critical_path(job: JobRows, played: Played) -> tuple[OnPath, ...]:
     """The parts of the usual step in order of time; empty without rows. `played`: the job replayed without the
     profiler's cost."""
     if not len(job) or not len(played.each_ns):
@@ -46,7 +46,7 @@ def critical_path(job: Job, played: Played) -> tuple[OnPath, ...]:
     return _kept(job, parts, low)
 
 
-def _came_from(job: Job, played: Played, row: int, lag: np.ndarray) -> tuple[int, float]:
+def _came_from(job: JobRows, played: Played, row: int, lag: np.ndarray) -> tuple[int, float]:
     """(row that an arrival depended on, -1 if in the previous round; when that row ended)."""
     pred = job.pred[row]
     here = np.flatnonzero(pred >= 0)
@@ -60,7 +60,7 @@ def _came_from(job: Job, played: Played, row: int, lag: np.ndarray) -> tuple[int
     return -1, came - (float(lag[before].max()) if len(before) else came)
 
 
-def _label(job: Job, row: int, source: int) -> int:
+def _label(job: JobRows, row: int, source: int) -> int:
     """Which path into a row begins at `source`; for -1 the longest from the previous round."""
     pred = job.pred[row]
     if source >= 0:
@@ -79,7 +79,7 @@ def _split(rank: int, shares: np.ndarray, begin: float, end: float) -> list[tupl
     return found[::-1]
 
 
-def _kept(job: Job, parts: list[tuple[int, str, float, float]], low: float) -> tuple[OnPath, ...]:
+def _kept(job: JobRows, parts: list[tuple[int, str, float, float]], low: float) -> tuple[OnPath, ...]:
     """In order of time from the step's beginning; adjacent parts of one kind are merged."""
     joined: list[list] = []
     for rank, work, begin, end in reversed(parts):

@@ -30,7 +30,7 @@ from gpuprof.replay.unprofiled.host_pace import host_pace
 from gpuprof.replay.unprofiled.profiler_cost import recorded_events, without
 from gpuprof.timeline.collectives.collectives import Collectives, find_collectives
 from gpuprof.timeline.phases import PHASES
-from gpuprof.tracefile.trace import Gpu
+from gpuprof.tracefile.trace import GpuEvents
 
 _WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
 _WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (
@@ -171,7 +171,7 @@ def _mark_kinds(graph: Graph, points: Ints) -> Ints:
     return kinds
 
 
-def _stream_ids(gpu: Gpu, rows: Ints) -> Ints:
+def _stream_ids(gpu: GpuEvents, rows: Ints) -> Ints:
     return gpu.device[rows].astype(np.int64) << 40 | (gpu.stream[rows] & (2**40 - 1))
 
 

@@ -21,7 +21,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobRows:
     """Rows of all ranks in replay order: by instance, each instance after all that its members depend on.
 
     An instance is one collective with all its members, a send with its receive, or a mark by itself.

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.assemble import assemble
 from gpuprof.ranks.digest_data import Digest
-from gpuprof.ranks.job import Job
+from gpuprof.ranks.job import JobRows
 from gpuprof.timeline.collectives.collectives import CollectiveColumns, Collectives
 from gpuprof.timeline.collectives.matching import Matched, match
 
@@ -31,7 +31,7 @@ class Exchanged:
 class Joined:
     """All ranks as one job."""
 
-    job: Job
+    job: JobRows
     exchanged: tuple[Exchanged, ...]
     """[ranks]"""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
-from gpuprof.ranks.job import Job, Times
+from gpuprof.ranks.job import JobRows, Times
 from gpuprof.units import Assumed, Rounds
 
 ROUNDS: Assumed[Rounds] = 3
@@ -52,12 +52,12 @@ class AsItIs:
     """[ranks, steps, WORK] Work on each rank's own path through a step, without waits and transfers."""
 
 
-def as_it_is(job: Job) -> AsItIs:
+def as_it_is(job: JobRows) -> AsItIs:
     """Replays the job as it was recorded, without the profiler, and each rank by itself."""
     return AsItIs(_replay_error(job), replay(job), _paces(job), _work_of_ranks(job))
 
 
-def replay(job: Job, times: Times | None = None, *, recorded: bool = False) -> Played:
+def replay(job: JobRows, times: Times | None = None, *, recorded: bool = False) -> Played:
     """Replays the job with these times, without the profiler's cost unless `recorded`."""
     if times is None:
         times = job.recorded if recorded else job.unprofiled
@@ -74,7 +74,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False) -> P
     return Played(arrival, end, each, job.looped)
 
 
-def _paces(job: Job) -> Floats:
+def _paces(job: JobRows) -> Floats:
     """See `AsItIs.paces_ns`."""
     times = job.unprofiled
     rounds = _rounds(job)
@@ -93,7 +93,7 @@ def _paces(job: Job) -> Floats:
     return np.diff(last, axis=1, prepend=by_rank[-2].max(axis=1, keepdims=True))
 
 
-def _rounds(job: Job) -> int:
+def _rounds(job: JobRows) -> int:
     """How often the window is replayed."""
     return max(ROUNDS, math.ceil(calibrated.SETTLING_STEPS.whole / job.steps)) if job.looped else 1
 
@@ -110,7 +110,7 @@ def replay_rows(ways: Ways, anchor_ns: Floats, took_ns: Floats, step: Ints, step
     return arrival, end
 
 
-def _replay_error(job: Job) -> float:
+def _replay_error(job: JobRows) -> float:
     """Error of the replay against the recording, as a share of the mean step: root mean square over steps, each from
     its own beginning."""
     end = replay(job, recorded=True).end_ns
@@ -124,7 +124,7 @@ def _replay_error(job: Job) -> float:
     return float(abs(found.sum() - recorded.sum()) / max(recorded.sum(), 1.0))
 
 
-def _work_of_ranks(job: Job) -> Floats:
+def _work_of_ranks(job: JobRows) -> Floats:
     """See `AsItIs.work_ns`."""
     times = job.unprofiled
     arrival, end = np.empty(len(job)), np.empty(len(job))

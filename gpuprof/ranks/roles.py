@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.ranks.digest_data import Ints
-from gpuprof.ranks.job import Job
+from gpuprof.ranks.job import JobRows
 from gpuprof.timeline.collectives.collectives import described_as
 from gpuprof.timeline.collectives.point_to_point import is_exchange, p2p_pair
 from gpuprof.tracefile.trace import ABSENT
@@ -30,7 +30,7 @@ TENSOR_COLLECTIVES: Assumed[Times] = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class GroupRoles:
     """The role of each group, and the place of each rank."""
 
     of_group: Ints
@@ -43,16 +43,16 @@ class Roles:
     """For each group the indices of its present ranks."""
 
 
-def roles_of(job: Job) -> Roles:
+def roles_of(job: JobRows) -> GroupRoles:
     """From the descriptions of groups; without one, from the pattern of exchanges."""
     shared = np.flatnonzero(job.group >= 0)
     pairs = np.unique(job.group[shared].astype(np.int64) * job.ranks + job.rank[shared])
     bounds = np.searchsorted(pairs, np.arange(len(job.groups) + 1) * job.ranks)
     members = tuple(pairs[bounds[g] : bounds[g + 1]] % job.ranks for g in range(len(job.groups)))
-    return Roles(_roles(job, members), _stages(job), _hosts(job), members)
+    return GroupRoles(_roles(job, members), _stages(job), _hosts(job), members)
 
 
-def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
+def _roles(job: JobRows, members: tuple[Ints, ...]) -> Ints:
     """Groups with sends and receives are the pipeline; others follow their description. Without one, a group of all
     ranks is the world; of the rest, those with the most collectives per rank are tensor groups if others have
     TENSOR_COLLECTIVES times fewer: activations are exchanged in every layer, gradients once a step.
@@ -92,7 +92,7 @@ def described_role(described: str) -> int | None:
     return roles.pop() if len(roles) == 1 else None
 
 
-def _stages(job: Job) -> Ints:
+def _stages(job: JobRows) -> Ints:
     """Stages from the first transfer of a step: it comes from the previous stage; the first sender is the first
     stage."""
     before = np.full(job.ranks, -1, np.int64)
@@ -116,7 +116,7 @@ def _stages(job: Job) -> Ints:
     return stage
 
 
-def _hosts(job: Job) -> tuple[str, ...]:
+def _hosts(job: JobRows) -> tuple[str, ...]:
     """By name; else by consecutive ranks, as launchers give each machine one rank per GPU."""
     names = []
     for one in job.digests:

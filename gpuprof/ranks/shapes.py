@@ -8,8 +8,8 @@ import numba
 import numpy as np
 
 from gpuprof.ranks.digest_data import Ints
-from gpuprof.ranks.job import Job
-from gpuprof.ranks.roles import Roles
+from gpuprof.ranks.job import JobRows
+from gpuprof.ranks.roles import GroupRoles
 from gpuprof.timeline.collectives.point_to_point import is_exchange, p2p_pair
 
 
@@ -25,7 +25,7 @@ class Shapes:
     """[rows, LABELS] -1 where unused."""
 
 
-def shapes_of(job: Job, roles: Roles) -> Shapes:
+def shapes_of(job: JobRows, roles: GroupRoles) -> Shapes:
     """The shape of a step, per stage: the number of rows of each sort (role, kind, bytes, peer's stage).
     A row's place is its number among rows of its sort, because the order between streams varies from step to step.
     """
@@ -49,7 +49,7 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
     return Shapes(np.unique(usual, return_inverse=True)[1].reshape(-1), of_row, of_label)
 
 
-def _signs(job: Job, roles: Roles) -> Ints:
+def _signs(job: JobRows, roles: GroupRoles) -> Ints:
     """One number per row, equal for comparable rows."""
     marks = _mixed(np.full(len(job), -1), np.where(job.kind == -1, 16 + job.own_work, job.kind))
     if not len(job.groups):
@@ -69,7 +69,7 @@ def _signs(job: Job, roles: Roles) -> Ints:
     return np.where(job.group >= 0, shared, marks).view(np.int64)
 
 
-def _number_of_sort(job: Job, unit: Ints, sign: Ints) -> Ints:
+def _number_of_sort(job: JobRows, unit: Ints, sign: Ints) -> Ints:
     """For each row the number of earlier rows of its sort in its rank's step."""
     order = np.lexsort((job.source_row, sign, unit))
     new = (np.diff(unit[order], prepend=-1) != 0) | (np.diff(sign[order], prepend=sign[order[:1]] ^ 1) != 0)
@@ -84,7 +84,7 @@ def _most(values: Ints) -> int:
     return int(found[np.argmax(counts)])
 
 
-def _label_keys(job: Job, shape: Ints, place: Ints) -> np.ndarray:
+def _label_keys(job: JobRows, shape: Ints, place: Ints) -> np.ndarray:
     """Keys from the row, and from the predecessor's place and its distance in steps."""
     keys = np.zeros(job.pred.shape, np.uint64)
     _fill(job.pred, job.step, place, shape, job.steps, keys)

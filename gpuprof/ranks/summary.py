@@ -9,7 +9,7 @@ from gpuprof.bounds import OneOf, Positive, Share, Signed
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RankWhatIf:
     """One what-if: the step if these ranks, groups or batches were like the others."""
 
     kind: Annotated[
@@ -114,9 +114,9 @@ class Job:
         | None
     )
     """straggler | slow_host | slow_group | stage_imbalance | uneven_batches | slow_link; None: none of them."""
-    culprit: Change | None
+    culprit: RankWhatIf | None
     """What the verdict is about."""
-    changes: tuple[Change, ...]
+    changes: tuple[RankWhatIf, ...]
     """The what-ifs that were tried, largest gain first."""
     exposed: Exposed | None
     lengths_share: Share | None
@@ -135,7 +135,7 @@ def scaled(job: Job, factor: float) -> Job:
     def times(ns: int) -> int:
         return round(ns * factor)
 
-    def change(one: Change) -> Change:
+    def change(one: RankWhatIf) -> RankWhatIf:
         return replace(one, step_ns=times(one.step_ns))
 
     exposed = job.exposed

@@ -11,14 +11,13 @@ import numpy as np
 
 from gpuprof.ranks.critical_path import critical_path
 from gpuprof.ranks.digest_data import Floats
-from gpuprof.ranks.job import Job
+from gpuprof.ranks.job import JobRows
 from gpuprof.ranks.joined import Joined
 from gpuprof.ranks.joint import Played, as_it_is, replay
 from gpuprof.ranks.lengths import lengths_share
-from gpuprof.ranks.roles import ROLES, Roles, roles_of
+from gpuprof.ranks.roles import ROLES, GroupRoles, roles_of
 from gpuprof.ranks.shapes import Shapes, shapes_of
-from gpuprof.ranks.summary import Change, Exposed, Member
-from gpuprof.ranks.summary import Job as Summary
+from gpuprof.ranks.summary import Exposed, Job, Member, RankWhatIf
 from gpuprof.ranks.what_if import EVEN, OF_ROLE, Alternative, alternatives
 from gpuprof.units import Assumed, Ratio, Share, Steps
 
@@ -43,10 +42,10 @@ VERDICTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JointReplay:
     """The joint replay of a job, and its results."""
 
-    summary: Summary
+    summary: Job
     slow: int | None
     """Index of the straggler."""
     step_ns: float
@@ -56,7 +55,7 @@ class Found:
     """[ranks, steps]"""
 
 
-def judge(joined: Joined) -> Found:
+def judge(joined: Joined) -> JointReplay:
     """Replays the job as recorded, then without the profiler, then each what-if."""
     job, late_share = joined.job, np.array([one.late_share for one in joined.exchanged])
     notes: tuple[tuple[str, str], ...] = ()
@@ -79,18 +78,18 @@ def judge(joined: Joined) -> Found:
         notes = (("ranks_mismatched", text),)
     if not error <= WORST_ERROR:
         text = f"the joint replay as recorded differs from the recorded step by {100 * error:.1f} %: no gains are given"
-        summary = Summary(
+        summary = Job(
             **known, even_ns=None, slowdown=None, verdict=None, culprit=None, changes=(), exposed=None,
             lengths_share=None, notes=(*notes, ("joint_replay", text)),
         )  # fmt: skip
-        return Found(summary, None, played.step_ns, None, own)
+        return JointReplay(summary, None, played.step_ns, None, own)
     shapes = shapes_of(job, roles)
     tried = list(map(partial(_replayed, job), alternatives(job, roles, shapes, now)))
     even = next(one.step_ns for one in tried if one.kind == EVEN)
     changes = [one.against(played.step_ns) for one in tried if one.kind not in (EVEN, OF_ROLE)]
     changes = [one for one in changes if math.isfinite(one.speedup)]
     culprit = _culprit(job, shapes, changes, own, late_share, played.step_ns)
-    summary = Summary(
+    summary = Job(
         **known, even_ns=round(even), slowdown=played.step_ns / max(even, 1.0),
         verdict=None if culprit is None else VERDICTS[culprit.kind], culprit=culprit,
         changes=tuple(sorted(changes, key=lambda one: one.step_ns)),
@@ -100,7 +99,7 @@ def judge(joined: Joined) -> Found:
     slow = None
     if culprit is not None and culprit.kind == "rank":
         slow = next(r for r, one in enumerate(job.digests) if one.rank == culprit.ranks[0])
-    return Found(summary, slow, played.step_ns, None if culprit is None else float(culprit.step_ns), own)
+    return JointReplay(summary, slow, played.step_ns, None if culprit is None else float(culprit.step_ns), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +111,19 @@ class _Tried:
     ranks: tuple[int, ...]
     step_ns: float
 
-    def against(self, now_ns: float) -> Change:
-        return Change(self.kind, self.name, self.ranks, round(self.step_ns), now_ns / max(self.step_ns, 1.0))
+    def against(self, now_ns: float) -> RankWhatIf:
+        return RankWhatIf(self.kind, self.name, self.ranks, round(self.step_ns), now_ns / max(self.step_ns, 1.0))
 
 
-def _replayed(job: Job, one: Alternative) -> _Tried:
+def _replayed(job: JobRows, one: Alternative) -> _Tried:
     ranks = () if one.ranks is None else np.flatnonzero(one.ranks).tolist()
     numbers = tuple(job.digests[r].rank or 0 for r in ranks)
     return _Tried(one.kind, one.name, numbers, replay(job, one.times).step_ns)
 
 
 def _culprit(
-    job: Job, shapes: Shapes, tried: list[Change], own: Floats, late_share: Floats, step: float
-) -> Change | None:
+    job: JobRows, shapes: Shapes, tried: list[RankWhatIf], own: Floats, late_share: Floats, step: float
+) -> RankWhatIf | None:
     """The smallest change that saves most of what the best does, if that is worth it."""
     least = least_slower(job.steps)
     worth = [one for one in tried if one.kind in VERDICTS and one.speedup >= least]
@@ -149,7 +148,7 @@ def least_slower(steps: int) -> float:
     return 1 + (SLOW_RANK - 1) * math.sqrt(max(1.0, FEWEST_SLOWER_STEPS / max(steps, 1)))
 
 
-def _throughout(job: Job, shapes: Shapes, one: Change, own: Floats, late_share: Floats) -> bool:
+def _throughout(job: JobRows, shapes: Shapes, one: RankWhatIf, own: Floats, late_share: Floats) -> bool:
     """Whether the rank, or the members of the host or group, are slow in general, not only in one long step."""
     mine = np.isin([digest.rank or 0 for digest in job.digests], one.ranks)
     like = ~mine & np.isin(shapes.of_rank, shapes.of_rank[mine])
@@ -164,7 +163,7 @@ def _throughout(job: Job, shapes: Shapes, one: Change, own: Floats, late_share: 
     return (job.steps >= FEWEST_SLOWER_STEPS or one.kind != "rank") and float(ratio.min()) >= least
 
 
-def _members(job: Job, roles: Roles, played: Played, own: Floats) -> tuple[Member, ...]:
+def _members(job: JobRows, roles: GroupRoles, played: Played, own: Floats) -> tuple[Member, ...]:
     late, waited = _lateness(job, played)
     pace = own.mean(axis=1)
     return tuple(
@@ -176,7 +175,7 @@ def _members(job: Job, roles: Roles, played: Played, own: Floats) -> tuple[Membe
     )  # fmt: skip
 
 
-def _lateness(job: Job, played: Played) -> tuple[Floats, Floats]:
+def _lateness(job: JobRows, played: Played) -> tuple[Floats, Floats]:
     """[ranks, steps] How long others waited for each rank (mean over the others, summed over collectives in which it
     arrived last), and how long it waited."""
     late, waited = np.zeros((job.ranks, job.steps)), np.zeros((job.ranks, job.steps))

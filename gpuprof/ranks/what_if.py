@@ -14,9 +14,9 @@ import numba
 import numpy as np
 
 from gpuprof.ranks.digest_data import BACKWARD, FORWARD, WORK, Floats, Ints
-from gpuprof.ranks.job import Job, Times
+from gpuprof.ranks.job import JobRows, Times
 from gpuprof.ranks.joint import AsItIs
-from gpuprof.ranks.roles import ROLES, TENSOR, Roles
+from gpuprof.ranks.roles import ROLES, TENSOR, GroupRoles
 from gpuprof.ranks.shapes import Shapes
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
@@ -45,8 +45,8 @@ class _Sums:
 class _WhatIf:
     """Data shared by all what-ifs of one job. Its methods return durations to replay."""
 
-    job: Job
-    roles: Roles
+    job: JobRows
+    roles: GroupRoles
     shapes: Shapes
     work_ns: Floats
     """[ranks, steps, WORK] Work on each rank's own path through a step."""
@@ -196,7 +196,7 @@ class Alternative:
     """Durations to replay."""
 
 
-def alternatives(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> Iterator[Alternative]:
+def alternatives(job: JobRows, roles: GroupRoles, shapes: Shapes, now: AsItIs) -> Iterator[Alternative]:
     """All what-ifs, one at a time: at 1,024 ranks the durations of one take half a gigabyte."""
     asked, own = _prepared(job, roles, shapes, now), now.paces_ns
     even = asked.even()
@@ -230,7 +230,7 @@ def alternatives(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> Iterato
 # -- which ranks, groups and stages
 
 
-def _stage_work(roles: Roles, mask: Mask) -> tuple[int, ...]:
+def _stage_work(roles: GroupRoles, mask: Mask) -> tuple[int, ...]:
     """Kinds of work that may legitimately differ if the ranks (mask) are all ranks of their stages: the duration of a
     stage is determined by the model's partition. Empty if other ranks have the same stage."""
     others = roles.stage[~mask]
@@ -250,14 +250,14 @@ def _over_their_class(own: Floats, shapes: Shapes) -> Floats:
     return found
 
 
-def _by_host(roles: Roles) -> list[tuple[str, Mask]]:
+def _by_host(roles: GroupRoles) -> list[tuple[str, Mask]]:
     names = sorted(set(roles.host))
     host = np.array(roles.host)
     found = [(name, host == name) for name in names if name]
     return [one for one in found if 1 < one[1].sum() < len(host)]
 
 
-def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
+def _by_group(job: JobRows, roles: GroupRoles) -> list[tuple[str, Mask]]:
     every = np.arange(job.ranks)
     found = []
     for g in np.flatnonzero(roles.of_group == TENSOR).tolist():
@@ -266,7 +266,7 @@ def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
     return found
 
 
-def _longest_stage(roles: Roles, own: Floats) -> tuple[str, Mask]:
+def _longest_stage(roles: GroupRoles, own: Floats) -> tuple[str, Mask]:
     """The stage with the most work; the what-if gives all stages the same work."""
     pace = own.mean(axis=1)
     stages = np.unique(roles.stage)
@@ -289,7 +289,7 @@ def _slow_links(asked: _WhatIf) -> list[int]:
 # -- their times
 
 
-def _prepared(job: Job, roles: Roles, shapes: Shapes, now: AsItIs) -> _WhatIf:
+def _prepared(job: JobRows, roles: GroupRoles, shapes: Shapes, now: AsItIs) -> _WhatIf:
     """Prepares the what-ifs of a job: one pass over its rows."""
     times = job.unprofiled
     lags, owns = _sums(shapes.label_key, times.lag_ns), _sums(shapes.row_key, times.own_ns)
@@ -361,7 +361,7 @@ def _ratio(wanted: Floats, there: Floats) -> Floats:
     return np.where(small | (ratio > SAME_KIND_RATIO) | (ratio < 1 / SAME_KIND_RATIO), 1.0, ratio)
 
 
-def _usual_transfers(job: Job, roles: Roles) -> Floats:
+def _usual_transfers(job: JobRows, roles: GroupRoles) -> Floats:
     head = job.first[:-1]
     group = job.group[head]
     moving = job.unprofiled.transfer_ns - job.waited_ns

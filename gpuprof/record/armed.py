@@ -23,7 +23,7 @@ from ..runfile import MANIFEST, read_json
 from .attach import Holder, holder
 from .environment import place_among_ranks
 from .guard import guarded
-from .hooks import Patch, patch_backward
+from .hooks import WrappedAttribute, patch_backward
 from .loader_meter import meter as loader_meter
 from .local_channel import Message, Refused, Server
 from .options import why_not
@@ -77,7 +77,7 @@ class Armed:
         """First and last step of each recording; the last is -1 while it runs."""
         self._why = ""
         """Why the last recording could not begin."""
-        self._backward: Patch | None = None
+        self._backward: WrappedAttribute | None = None
         self.tape = None
         self._announce: Callable[[Session], None] | None = None
         """Passes on to a session what a trainer has reported about its training."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .flags import flags
-from .hooks import CallListener, Patch, patch_backward, patch_loader
+from .hooks import CallListener, WrappedAttribute, patch_backward, patch_loader
 from .loader_meter import meter as loader_meter
 from .lumps import Lumps
 from .other_profilers import ENTRY, patch_profilers
@@ -28,9 +28,9 @@ class Attached:
         self.ranges = Ranges()
         self._training, self._phases, self._lumps = training, phases, lumps
         self._listener, self._levels = listener, levels
-        self._patches: list[Patch] = []
-        self._backward: Patch | None = None
-        self._loader: Patch | None = None
+        self._patches: list[WrappedAttribute] = []
+        self._backward: WrappedAttribute | None = None
+        self._loader: WrappedAttribute | None = None
         self._resting: list[Any] = []
         """Patches that `rest` has removed for now."""
         self.sees_profilers = False

@@ -27,7 +27,7 @@ CAUSES = (
 )  # fmt: skip
 
 
-class Goodput(NamedTuple):
+class RecordedGoodput(NamedTuple):
     """`wall_ns` = `productive_ns` + the sum of `lost_ns`, exactly."""
 
     wall_ns: int
@@ -49,7 +49,7 @@ class Goodput(NamedTuple):
         return min(self.productive_ns / self.wall_ns, 1.0)
 
 
-def goodput(folder: Path, rank: int = 0) -> Goodput | None:
+def goodput(folder: Path, rank: int = 0) -> RecordedGoodput | None:
     """The goodput of the run in a folder, as one rank saw it; None if no free-running steps were timed."""
     manifest, facts = (
         (read_json(folder / name) if (folder / name).is_file() else None) or {}  # opening a pipe would block
@@ -59,7 +59,7 @@ def goodput(folder: Path, rank: int = 0) -> Goodput | None:
     return split(manifest, facts, lines)
 
 
-def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[str, Any]]) -> Goodput | None:
+def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[str, Any]]) -> RecordedGoodput | None:
     """The goodput from documents: the manifest, the rank's facts, its lines of steps.jsonl."""
     steps = [line for line in lines if all(_whole(line.get(name)) for name in ("step", "ns", "unix_ns"))]
     free = [line["ns"] for line in steps if line.get("stage") == "baseline_free" and not line.get("profiled")]
@@ -91,7 +91,7 @@ def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[
     left = ended - started - sum(lost.values())
     productive = max(min(count * usual, left), 0)
     lost["other"] = left - productive
-    return Goodput(ended - started, count, usual, productive, lost)
+    return RecordedGoodput(ended - started, count, usual, productive, lost)
 
 
 def _usually(steps: list[dict[str, Any]]) -> dict[str, int]:
@@ -149,7 +149,7 @@ NAMES = {
 WORTH_SAYING: Assumed[Share] = 0.01
 
 
-def sentence(found: Goodput) -> str:
+def sentence(found: RecordedGoodput) -> str:
     """`usual steps take 61 % of the run's 12 min; the rest: loading model and data 21 %, no measured cause 18 %`."""
     shares = sorted(((ns / found.wall_ns, cause) for cause, ns in found.lost_ns.items()), reverse=True)
     lost = [f"{NAMES[cause]} {100 * share:.0f} %" for share, cause in shares if share >= WORTH_SAYING]

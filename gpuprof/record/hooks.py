@@ -56,7 +56,7 @@ class Listener(FetchListener, BackwardListener, Protocol):
     def on_profiler_begin(self) -> None: ...
 
 
-class Patch:
+class WrappedAttribute:
     """An attribute replaced by a wrapper of itself, until it is undone."""
 
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
@@ -125,7 +125,7 @@ def _as(original: Any, wrapper: Any) -> Any:
     return found
 
 
-def patch_backward(listener: BackwardListener) -> Patch:
+def patch_backward(listener: BackwardListener) -> WrappedAttribute:
     """Calls back for every backward pass, except those that run inside another (checkpointing)."""
     import torch
 
@@ -151,10 +151,10 @@ def patch_backward(listener: BackwardListener) -> Patch:
 
         return wrapper
 
-    return Patch(torch.autograd, "backward", wrap)
+    return WrappedAttribute(torch.autograd, "backward", wrap)
 
 
-def patch_loader(listener: FetchListener) -> Patch:
+def patch_loader(listener: FetchListener) -> WrappedAttribute:
     """Calls back before and after every fetch of a batch from a DataLoader."""
     from torch.utils.data import dataloader
 
@@ -178,7 +178,7 @@ def patch_loader(listener: FetchListener) -> Patch:
 
         return wrapper
 
-    return Patch(dataloader._BaseDataLoaderIter, "__next__", wrap)
+    return WrappedAttribute(dataloader._BaseDataLoaderIter, "__next__", wrap)
 
 
 class Hook:

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from .hooks import Patch
+from .hooks import WrappedAttribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LoaderMeter:
         self._memory = mmap.mmap(-1, _SLOT.size * MOST_WORKERS)  # shared with forked children
         self._here: tuple[int, int, int, float] = (0, 0, 0, 0.0)
         """Batches that this process made itself, as in a slot."""
-        self.patches: list[Patch] = []
+        self.patches: list[WrappedAttribute] = []
         """The wrappers of the fetchers."""
         self.only_workers = False
         """Whether batches made by this process itself are not counted at the moment, because nothing reads their
@@ -81,7 +81,7 @@ class LoaderMeter:
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             fetcher = getattr(fetch, name, None)
             if fetcher is not None:
-                self.patches.append(Patch(fetcher, "fetch", self._counted))
+                self.patches.append(WrappedAttribute(fetcher, "fetch", self._counted))
 
     @property
     def is_watching(self) -> bool:

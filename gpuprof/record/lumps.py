@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .hooks import Patch
+from .hooks import WrappedAttribute
 
 KINDS: tuple[str, ...] = ("save", "evaluation", "logging", "garbage_collection", "compile")
 
@@ -36,7 +36,7 @@ class Lumps:
         self.ns: dict[str, int] = {}
         """What `take` would return."""
         self._depth = 0
-        self._patches: list[Patch] = []
+        self._patches: list[WrappedAttribute] = []
         self._undo: list[Callable[[], None]] = []
         self._collecting_ns = 0
 
@@ -60,7 +60,7 @@ class Lumps:
             home = getattr(home, owner, None) if owner and home is not None else home
             call = getattr(home, name, None)
             if call is not None and callable(call):
-                self._patches.append(Patch(home, name, lambda call, kind=kind: self._timed(kind, call)))
+                self._patches.append(WrappedAttribute(home, name, lambda call, kind=kind: self._timed(kind, call)))
         gc.callbacks.append(self._collecting)
         self._undo.append(self._forget_collecting)
         self._watch_compiler()

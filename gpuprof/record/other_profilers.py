@@ -7,7 +7,7 @@ import importlib
 import sys
 from typing import Any
 
-from .hooks import Listener, Patch
+from .hooks import Listener, WrappedAttribute
 
 ENTRY = "_enable_profiler"
 _ENTRIES = (
@@ -18,7 +18,7 @@ _ENTRIES = (
 """Functions with which torch's profilers begin: torch.profiler, emit_nvtx, emit_itt and the legacy one."""
 
 
-def patch_profilers(listener: Listener) -> list[Patch]:
+def patch_profilers(listener: Listener) -> list[WrappedAttribute]:
     """Calls back when a profiler is about to begin: a second one would end the training with an error, or worse."""
 
     def wrap(begin: Any) -> Any:
@@ -31,7 +31,7 @@ def patch_profilers(listener: Listener) -> list[Patch]:
     patches = []
     for module, name in _ENTRIES:
         try:
-            patches.append(Patch(importlib.import_module(module), name, wrap))
+            patches.append(WrappedAttribute(importlib.import_module(module), name, wrap))
         except (ImportError, AttributeError):  # another version of torch has none of that name
             continue
     return patches

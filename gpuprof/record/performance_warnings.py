@@ -38,7 +38,7 @@ COSTS_TIME = re.compile(
 """Matches warnings about speed as torch, transformers, peft, accelerate, bitsandbytes and tokenizers word them."""
 
 
-class Warned:
+class WarningCount:
     """Distinct warnings of this process that match, with how often each was made."""
 
     def __init__(self) -> None:
@@ -132,5 +132,5 @@ def _watch_warnings(look: Callable[[Any], None]) -> Callable[[], None]:
     return undo
 
 
-warned = Warned()
-"""This process's Warned."""
+warned = WarningCount()
+"""Those of this process."""

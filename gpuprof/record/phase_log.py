@@ -25,7 +25,7 @@ FLUSH_NS: Assumed[WholeNs] = 200_000_000
 """Spans are written at least this often while phases end; a killed process loses the last ones."""
 
 
-class PhaseLog:
+class PhaseLogWriter:
     """The spans of this process, in a run's folder. Never raises: a full disk must not reach the training."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,13 +84,13 @@ def head() -> dict[str, Any]:
     }
 
 
-_logs: dict[str, PhaseLog] = {}
+_logs: dict[str, PhaseLogWriter] = {}
 
 
-def log_in(folder: str | os.PathLike[str]) -> PhaseLog:
+def log_in(folder: str | os.PathLike[str]) -> PhaseLogWriter:
     """The log of this process in a run's folder."""
     name = os.fspath(folder)
     found = _logs.get(name)
     if found is None:
-        found = _logs[name] = PhaseLog(Path(name))
+        found = _logs[name] = PhaseLogWriter(Path(name))
     return found

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..runfile import RUN_VARIABLE
-from .phase_log import PhaseLog, log_in
+from .phase_log import PhaseLogWriter, log_in
 from .phase_names import MARKED, range_of
 
 
@@ -41,7 +41,7 @@ class _Marked:
 
     __slots__ = ("_begun", "_close", "_log", "_name", "_session")
 
-    def __init__(self, session: Any, name: str, log: PhaseLog) -> None:
+    def __init__(self, session: Any, name: str, log: PhaseLogWriter) -> None:
         self._session, self._name, self._log = session, name, log
         self._close: Callable[..., object] | None = None
         self._begun: tuple[str, int, int] | None = None

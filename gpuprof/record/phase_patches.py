@@ -14,7 +14,7 @@ from inspect import iscoroutinefunction
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
-from .hooks import Patch
+from .hooks import WrappedAttribute
 from .phase_names import (
     ADVANTAGE,
     CONTEXTS,
@@ -58,7 +58,7 @@ class PhasePatches:
 
     def __init__(self, listener: PhaseListener) -> None:
         self._listener = listener
-        self._patches: list[Patch] = []
+        self._patches: list[WrappedAttribute] = []
         self._done: set[tuple[int, str]] = set()
 
     def watch(self) -> None:
@@ -87,7 +87,7 @@ class PhasePatches:
     def _put(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         if (id(owner), name) not in self._done and callable(vars(owner).get(name)):
             self._done.add((id(owner), name))
-            self._patches.append(Patch(owner, name, wrap))
+            self._patches.append(WrappedAttribute(owner, name, wrap))
 
     def _method(self, call: Any, name: str, phase: str) -> Any:
         call = self.by_function(call) if name == UNTIMED_REWARDS else call

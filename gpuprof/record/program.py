@@ -23,7 +23,7 @@ _FUNCTION = re.compile(r"[A-Za-z]\w*_\w+")
 """A function's name in a warning's text."""
 
 
-class Program:
+class ProgramRecorder:
     """Collects what is known about the training program."""
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ class _Span(ctypes.Structure):
 _ZERO, _ONE, _PAGES_ = ctypes.c_ulong(0), ctypes.c_ulong(1), ctypes.c_ulong(PAGES_AT_ONCE)
 
 
-class Memory:
+class ProcessMemory:
     """The memory of a process. Reading needs the right to trace it."""
 
     def __init__(self, pid: int) -> None:
@@ -120,7 +120,7 @@ _POINTER = struct.Struct("<Q")
 _INT = struct.Struct("<i")
 
 
-class Code(NamedTuple):
+class CodeDescription(NamedTuple):
     """A function, as its code object describes it."""
 
     file: str
@@ -134,18 +134,18 @@ class StackReader:
     code_type: address of the code objects' type in that process, by which code objects are recognised.
     """
 
-    def __init__(self, memory: Memory, layout: Layout, code_type: int) -> None:
+    def __init__(self, memory: ProcessMemory, layout: Layout, code_type: int) -> None:
         self._memory, self._layout, self._code_type = memory, layout, code_type
-        self._codes: dict[int, tuple[Code, list[int], list[int]]] = {}
+        self._codes: dict[int, tuple[CodeDescription, list[int], list[int]]] = {}
         self._instructions = type(_template).__basicsize__
 
-    def of_fork(self, memory: Memory) -> StackReader:
+    def of_fork(self, memory: ProcessMemory) -> StackReader:
         """For a process forked from this one, in which Python has the same addresses."""
         return StackReader(memory, self._layout, self._code_type)
 
     # -- stacks
 
-    def stack(self, thread: int) -> list[tuple[Code, int]]:
+    def stack(self, thread: int) -> list[tuple[CodeDescription, int]]:
         """(function, line) from the innermost to the outermost call of a thread; empty where it runs no Python.
 
         thread: address of its state. Raises Unreadable and what `Memory.read` raises.
@@ -216,13 +216,13 @@ class StackReader:
                 found.append(frame)
         return found
 
-    def place(self, code: int, at: int) -> tuple[Code, int]:
+    def place(self, code: int, at: int) -> tuple[CodeDescription, int]:
         """The function and the line of a frame that is known."""
         described, starts, lines = self._codes[code]
         place = bisect.bisect_right(starts, max(at, 0)) - 1
         return described, lines[place] if place >= 0 else described.first_line
 
-    def _read_code(self, address: int) -> tuple[Code, list[int], list[int]]:
+    def _read_code(self, address: int) -> tuple[CodeDescription, list[int], list[int]]:
         """The function and its lines: from which offset on which line."""
         layout = self._layout
         head = self._memory.read(address, self._instructions)
@@ -232,7 +232,7 @@ class StackReader:
             _POINTER.unpack_from(head, at)[0] for at in (layout.filename, layout.name, layout.line_table)
         )
         first = _INT.unpack_from(head, layout.first_line)[0]
-        described = Code(self._text(file), self._text(name), first)
+        described = CodeDescription(self._text(file), self._text(name), first)
         starts, lines = [], []
         for start, _, line in _lines(self._bytes(table), first):
             if line is not None:

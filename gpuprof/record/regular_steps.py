@@ -69,7 +69,7 @@ class Regular:
 
 
 @dataclass(slots=True)
-class _Step:
+class _WatchedStep:
     """One step that was watched."""
 
     iterators: list[Callable[[], Any]] = field(default_factory=list)
@@ -87,8 +87,8 @@ class StepWatch:
     out."""
 
     def __init__(self, whole: bool = True) -> None:
-        self._steps: list[_Step] = []
-        self._here = _Step()
+        self._steps: list[_WatchedStep] = []
+        self._here = _WatchedStep()
         self._is_odd = not whole
         self._left = WATCHED + (0 if whole else 1)
 
@@ -120,7 +120,7 @@ class StepWatch:
 
     def end_step(self, passes: int) -> None:
         """A step has ended. passes: its backward passes."""
-        here, self._here = self._here, _Step()
+        here, self._here = self._here, _WatchedStep()
         here.passes = passes
         self._left -= 1
         if self._is_odd:

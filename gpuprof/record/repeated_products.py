@@ -40,7 +40,7 @@ VIEWS: Published[dict[str, tuple[str, ...]]] = {
 sizes after the last view follow from those of the other operand."""
 
 
-class RepeatedProducts(WalkedPasses):
+class RepeatedProductMarker(WalkedPasses):
     """At the start of each backward pass marks the forward multiplications that repeat an earlier one, by number."""
 
     def _found(self, node: Any, number: int) -> list[int]:

@@ -26,7 +26,7 @@ from typing import Any
 from ..runfile import log, partial_of, whole_file
 from .code_paths import shortened
 from .frame_layout import layout
-from .python_stacks import Code, Memory, StackReader, Unreadable
+from .python_stacks import CodeDescription, ProcessMemory, StackReader, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Sampler:
         if places is None:
             raise Unreadable
         self._by_number = not places.frames_are_objects
-        self._reader = StackReader(Memory(self._pid), places, target["code_type"])
+        self._reader = StackReader(ProcessMemory(self._pid), places, target["code_type"])
         self._workers: Workers | None = None
         self._root = 0
         self._others: list[int] = []
@@ -271,7 +271,7 @@ class Workers:
         """Looks for new ones among the children of the training."""
         for pid in _children(self._pid):
             if pid not in self._readers and len(self._numbers) < MOST_WORKERS:
-                reader = self._parent.of_fork(Memory(pid))
+                reader = self._parent.of_fork(ProcessMemory(pid))
                 frames = self._read(reader)
                 if frames and any(_is_worker(reader.place(*frame)[0]) for frame in frames):
                     self._numbers.setdefault(pid, len(self._numbers))
@@ -317,7 +317,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _is_worker(code: Code) -> bool:
+def _is_worker(code: CodeDescription) -> bool:
     return code.name == "_worker_loop" and code.file.endswith(_WORKER_FILE)
 
 

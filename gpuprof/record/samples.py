@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from .hooks import Patch
+from .hooks import WrappedAttribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SamplerMeter:
         self._chosen: weakref.WeakKeyDictionary[Any, dict[int, int | None]] = weakref.WeakKeyDictionary()
         self._last: tuple[Any, dict[int, int | None]] = (_nothing, {})
         """The iterator that was used last, by a weak reference, and its entry: there is mostly one."""
-        self._patch: Patch | None = None
+        self._patch: WrappedAttribute | None = None
 
     def watch(self, dataloader: Any) -> None:
         """Watches every choice of a sampler from now on. dataloader: the module torch.utils.data.dataloader."""
@@ -46,10 +46,10 @@ class SamplerMeter:
             return wrapper
 
         if self._patch is None and hasattr(dataloader._BaseDataLoaderIter, "_next_index"):
-            self._patch = Patch(dataloader._BaseDataLoaderIter, "_next_index", wrap)
+            self._patch = WrappedAttribute(dataloader._BaseDataLoaderIter, "_next_index", wrap)
 
     @property
-    def patches(self) -> list[Patch]:
+    def patches(self) -> list[WrappedAttribute]:
         """The wrappers."""
         return [] if self._patch is None else [self._patch]
 

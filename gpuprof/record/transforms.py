@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from .allowance import Allowance
 from .guard import guarded
-from .hooks import Patch
+from .hooks import WrappedAttribute
 from .other_profilers import profiler_is_active
 from .ranges import Ranges
 from .skip_compile import run_as_is, without_compiling
@@ -144,7 +144,7 @@ def _let_profiler_see(ops: bool) -> None:
     _autograd._enable_record_function(ops)  # type: ignore[attr-defined]
 
 
-def _patch(listener: Transforms) -> list[Patch]:
+def _patch(listener: Transforms) -> list[WrappedAttribute]:
     """Calls back for the beginning and the end of every transform."""
 
     def wrap_beginning(begin: Any) -> Any:
@@ -173,6 +173,6 @@ def _patch(listener: Transforms) -> list[Patch]:
         for name in names:
             end_name = name.replace("increment", "decrement")
             if hasattr(module, name) and hasattr(module, end_name):
-                patches.append(Patch(module, end_name, wrap_end))
-                patches.append(Patch(module, name, wrap_beginning))
+                patches.append(WrappedAttribute(module, end_name, wrap_end))
+                patches.append(WrappedAttribute(module, name, wrap_beginning))
     return patches

@@ -38,7 +38,7 @@ _DATED = re.compile(r"\d{4}-\d\d-\d\d_\d{6}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One run of a history."""
 
     path: str
@@ -50,16 +50,16 @@ class Entry:
     """Values of `gpuprof.record.scalars`, without the prefix."""
 
 
-def entry(path: str, began: str | None, diagnosis: Diagnosis) -> Entry:
+def entry(path: str, began: str | None, diagnosis: Diagnosis) -> HistoryEntry:
     """The entry of one diagnosis."""
     from gpuprof.diagnosis.written.diagnosis_json import to_json
     from gpuprof.report.words import words
 
     values = {name.removeprefix(PREFIX): value for name, value in scalars(to_json(diagnosis)).items()}
-    return Entry(path, began, diagnosis.quality.status, words.label(diagnosis), values)
+    return HistoryEntry(path, began, diagnosis.quality.status, words.label(diagnosis), values)
 
 
-def remember(run: Path, one: Entry) -> None:
+def remember(run: Path, one: HistoryEntry) -> None:
     """Writes an entry into the folder of its run, if that is writable."""
     document = {"schema": ENTRY_SCHEMA, "status": one.status, "verdict": one.verdict, "values": one.values}
     try:
@@ -68,7 +68,7 @@ def remember(run: Path, one: Entry) -> None:
         return
 
 
-def remembered(run: Path, path: str, began: str | None) -> Entry | None:
+def remembered(run: Path, path: str, began: str | None) -> HistoryEntry | None:
     """The entry in a run's folder; None if there is none or it cannot be read."""
     found = read_json(run / SUMMARY)
     if found is None or found.get("schema") != ENTRY_SCHEMA:
@@ -77,7 +77,7 @@ def remembered(run: Path, path: str, began: str | None) -> Entry | None:
     if not (isinstance(status, str) and isinstance(verdict, str) and isinstance(values, dict)):
         return None
     numbers = {str(name): float(value) for name, value in values.items() if isinstance(value, (int, float))}
-    return Entry(path, began, status, verdict, numbers)
+    return HistoryEntry(path, began, status, verdict, numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Slower:
     """Whether the tokens are known."""
 
 
-def slower_at(entries: list[Entry], programs: Sequence[str | None] = ()) -> Slower | None:
+def slower_at(entries: list[HistoryEntry], programs: Sequence[str | None] = ()) -> Slower | None:
     """The largest jump between the medians of up to NEIGHBOURS runs of one program before and after; None if there is
     none. Compares the time per token, scaled to the step of the run before, if all runs know it: a larger batch is not
     slower. programs: what each entry trains, None if not known."""
@@ -106,7 +106,7 @@ def slower_at(entries: list[Entry], programs: Sequence[str | None] = ()) -> Slow
     return max(jumps, key=lambda one: one[0])[1] if jumps else None
 
 
-def _jumps(entries: list[Entry], runs: list[int]) -> list[tuple[float, Slower]]:
+def _jumps(entries: list[HistoryEntry], runs: list[int]) -> list[tuple[float, Slower]]:
     """Each (times as slow, where) of the runs with these indices."""
     of_tokens = all(entries[i].values.get("tokens_per_s") for i in runs)
     values = {i: 1e3 / entries[i].values["tokens_per_s"] if of_tokens else _cost(entries[i]) or 0.0 for i in runs}
@@ -123,11 +123,11 @@ def _jumps(entries: list[Entry], runs: list[int]) -> list[tuple[float, Slower]]:
     return found
 
 
-def _cost(one: Entry) -> float | None:
+def _cost(one: HistoryEntry) -> float | None:
     return one.values.get("mean_step_ms") or None
 
 
-def shortened(entries: list[Entry]) -> list[Entry]:
+def shortened(entries: list[HistoryEntry]) -> list[HistoryEntry]:
     """The entries without the leading folders and trailing names that all paths share: `runs/a/recording` and
     `runs/b/recording` become `a` and `b`."""
     parts = [Path(one.path).parts for one in entries]
@@ -154,25 +154,25 @@ def told_apart(name: str, names: list[str], width: int) -> str:
     return short
 
 
-def named_by_date(entries: list[Entry]) -> bool:
+def named_by_date(entries: list[HistoryEntry]) -> bool:
     """Whether the names of all runs begin with the date, like those of `gpuprof trace`."""
     return all(_DATED.match(Path(one.path).name) for one in entries)
 
 
-def head(entries: list[Entry]) -> tuple[str, ...]:
+def head(entries: list[HistoryEntry]) -> tuple[str, ...]:
     """Names of the columns: HEAD, and the energy of a token (else of a step) where a run measured it."""
     name = _energy(entries)
     return HEAD if name is None else (*HEAD, "J/token" if name == "token_j" else "J/step")
 
 
-def _energy(entries: list[Entry]) -> str | None:
+def _energy(entries: list[HistoryEntry]) -> str | None:
     """The measure of energy that most runs have."""
     counts = {name: sum(name in one.values for one in entries) for name in ("token_j", "step_j")}
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] else None
 
 
-def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tuple[str, ...]]:
+def rows(entries: list[HistoryEntry], bar: str = "█", width: int = 1000) -> list[tuple[str, ...]]:
     """A row of texts per entry, with the columns of `head`; the bar shows the mean step. width: of the table."""
     longest = max((one.values.get("mean_step_ms", 0.0) for one in entries), default=0.0)
     most, from_ = (BAR_WIDTH, 0) if width >= NARROW_WIDTH else (SHORT_BAR_WIDTH, 5)
@@ -195,7 +195,7 @@ def rows(entries: list[Entry], bar: str = "█", width: int = 1000) -> list[tupl
     return found
 
 
-def document(entries: list[Entry]) -> dict[str, object]:
+def document(entries: list[HistoryEntry]) -> dict[str, object]:
     """The history as JSON."""
     runs = [
         {"path": e.path, "began": e.began, "status": e.status, "verdict": e.verdict, "values": e.values}
@@ -204,7 +204,7 @@ def document(entries: list[Entry]) -> dict[str, object]:
     return {"schema": SCHEMA, "runs": runs}
 
 
-def as_markdown(entries: list[Entry]) -> str:
+def as_markdown(entries: list[HistoryEntry]) -> str:
     """The history as a table."""
     from gpuprof.report import markdown
 

@@ -9,7 +9,7 @@ from gpuprof.units import Convention, Share
 
 
 @dataclass(frozen=True, slots=True)
-class Paint:
+class PartPaint:
     """How a part looks: its colour on a terminal and on a page, and a fill that is recognisable without colour."""
 
     terminal: str
@@ -25,36 +25,36 @@ LEAST_LISTED: Convention[Share] = 0.005
 # of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
 # hatched.
 PAINTS = {
-    "compute": Paint("green", "#1c7f60", "█"),
-    "communication": Paint("magenta", "#cc79a7", "▓"),
-    "copy": Paint("blue", "#2b478f", "▒"),
-    "launch": Paint("yellow", "#e69f00", "░"),
-    "cpu_compute": Paint("bright_yellow", "#65734b", "▬"),
-    "slow_call": Paint("magenta", "#9820e8", "◧"),
-    "python": Paint("bright_blue", "#dccc60", "∙"),
-    "sync": Paint("red", "#d55e00", "╱"),
-    "input": Paint("cyan", "#56b4e9", "╲"),
-    "transfer": Paint("blue", "#2b478f", "▚"),
-    "allocator": Paint("bright_magenta", "#a5669c", "╳"),
-    "profiler": Paint("bright_black", "#808891", "─"),
-    "device": Paint("green", "#c9ae8a", "┄"),
-    "unknown": Paint("bright_black", "#56595e", "?"),
-    "worker_starts": Paint("bright_cyan", "#19224d", "◫"),
-    "save": Paint("bright_red", "#b8502a", "▤"),
-    "evaluation": Paint("bright_green", "#589c97", "▥"),
-    "logging": Paint("bright_yellow", "#b8a13e", "▧"),
-    "garbage_collection": Paint("white", "#6e2f10", "▨"),
-    "periodic": Paint("bright_red", "#ff7f6b", "▩"),
-    "new_shapes": Paint("magenta", "#c9417d", "▣"),
-    "compile": Paint("bright_blue", "#4338ca", "▦"),
-    "pauses": Paint("white", "#1b1825", "▪"),
-    "variation": Paint("bright_black", "#c6ccd3", "≈"),
-    "idle": Paint("bright_black", "#adb1b6", "░"),
+    "compute": PartPaint("green", "#1c7f60", "█"),
+    "communication": PartPaint("magenta", "#cc79a7", "▓"),
+    "copy": PartPaint("blue", "#2b478f", "▒"),
+    "launch": PartPaint("yellow", "#e69f00", "░"),
+    "cpu_compute": PartPaint("bright_yellow", "#65734b", "▬"),
+    "slow_call": PartPaint("magenta", "#9820e8", "◧"),
+    "python": PartPaint("bright_blue", "#dccc60", "∙"),
+    "sync": PartPaint("red", "#d55e00", "╱"),
+    "input": PartPaint("cyan", "#56b4e9", "╲"),
+    "transfer": PartPaint("blue", "#2b478f", "▚"),
+    "allocator": PartPaint("bright_magenta", "#a5669c", "╳"),
+    "profiler": PartPaint("bright_black", "#808891", "─"),
+    "device": PartPaint("green", "#c9ae8a", "┄"),
+    "unknown": PartPaint("bright_black", "#56595e", "?"),
+    "worker_starts": PartPaint("bright_cyan", "#19224d", "◫"),
+    "save": PartPaint("bright_red", "#b8502a", "▤"),
+    "evaluation": PartPaint("bright_green", "#589c97", "▥"),
+    "logging": PartPaint("bright_yellow", "#b8a13e", "▧"),
+    "garbage_collection": PartPaint("white", "#6e2f10", "▨"),
+    "periodic": PartPaint("bright_red", "#ff7f6b", "▩"),
+    "new_shapes": PartPaint("magenta", "#c9417d", "▣"),
+    "compile": PartPaint("bright_blue", "#4338ca", "▦"),
+    "pauses": PartPaint("white", "#1b1825", "▪"),
+    "variation": PartPaint("bright_black", "#c6ccd3", "≈"),
+    "idle": PartPaint("bright_black", "#adb1b6", "░"),
 }
-WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
+WAITING_FOR_A_PEER = PartPaint("bright_magenta", "#e9bfd8", "∿")
 
 
-def paint(part: BarPart) -> Paint:
+def paint(part: BarPart) -> PartPaint:
     """The paint of a part; waiting for communication looks different from communication itself."""
     if part.idle and part.key == "communication":
         return WAITING_FOR_A_PEER

@@ -64,7 +64,7 @@ def pair(timed: Timeline, named: Timeline) -> Pairing | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StepWork:
     """The GPU work of a step in the order of its launches."""
 
     start_ns: int
@@ -76,7 +76,7 @@ class _Step:
     """Mask of kernels, without copies and sets, of which a logging step has one more."""
 
 
-def _sequences(timeline: Timeline, numbers: dict[str, int]) -> list[_Step]:
+def _sequences(timeline: Timeline, numbers: dict[str, int]) -> list[_StepWork]:
     trace, begun = timeline.trace, timeline.links.begun_ns
     name = np.array([numbers.setdefault(text, len(numbers)) for text in trace.strings], np.int64)
     rows = timeline.members[begun[timeline.members] != ABSENT]
@@ -86,7 +86,7 @@ def _sequences(timeline: Timeline, numbers: dict[str, int]) -> list[_Step]:
     for k in range(len(timeline.steps.end_ns)):
         mine = rows[step == k]
         start, end = int(timeline.steps.start_ns[k]), int(timeline.steps.end_ns[k])
-        found.append(_Step(start, end, mine, name[trace.gpu.name[mine]], trace.gpu.kind[mine] == KERNEL))
+        found.append(_StepWork(start, end, mine, name[trace.gpu.name[mine]], trace.gpu.kind[mine] == KERNEL))
     return found
 
 
@@ -112,7 +112,7 @@ class _Placed:
 
 
 def _place(
-    timed: Timeline, named: Timeline, numbered: tuple[_Step, int], other: _Step, rows: I64, partners: I64
+    timed: Timeline, named: Timeline, numbered: tuple[_StepWork, int], other: _StepWork, rows: I64, partners: I64
 ) -> list[_Placed]:
     """The ops of one step of the other recording, in one step of this one. `rows`, `partners`: GPU events of this and
     of the other that are the same."""

@@ -50,7 +50,7 @@ AHEAD_SHARE: Assumed[Share] = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class QualityIssue:
     """One thing about a recording, for the person who reads the numbers."""
 
     id: str
@@ -58,10 +58,10 @@ class Finding:
     message: str
 
 
-def check(trace: Trace, timeline: Timeline | None) -> tuple[Finding, ...]:
+def check(trace: Trace, timeline: Timeline | None) -> tuple[QualityIssue, ...]:
     """Everything that is wrong with a recording, worst first."""
     unit = STEP if timeline is None else timeline.unit
-    found = [Finding(*finding) for finding in (*_reading(trace, unit), *_content(trace, timeline))]
+    found = [QualityIssue(*finding) for finding in (*_reading(trace, unit), *_content(trace, timeline))]
     return tuple(sorted(found, key=lambda f: ("error", "warning", "info").index(f.severity)))
 
 

@@ -41,7 +41,7 @@ Types = tuple[Hashable, ...]
 _lock = threading.RLock()
 
 
-class Kernel:
+class NumbaFunction:
     """A function over arrays, records and numbers that makes no array, raises nothing and returns an integer or
     nothing. Like numba it is compiled for the types of its arguments at the first call with them. It runs without the
     GIL."""
@@ -84,14 +84,14 @@ class Kernel:
 
 
 def compiled(function: Callable) -> Any:
-    """Decorator: the function as a `Kernel`. Of the names in its module it may use only numbers."""
+    """Decorator: the function as a `NumbaFunction`. Of the names in its module it may use only numbers."""
     path = Path(function.__code__.co_filename)
 
     def source() -> bytes:
         names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
         return _file(path) + repr({name: value for name, value in names.items() if np.isscalar(value)}).encode()
 
-    return Kernel(f"{function.__module__}.{function.__name__}", source, path.parent, lambda: function)
+    return NumbaFunction(f"{function.__module__}.{function.__name__}", source, path.parent, lambda: function)
 
 
 def read_only(values: np.ndarray) -> np.ndarray:
@@ -103,8 +103,8 @@ def read_only(values: np.ndarray) -> np.ndarray:
 
 
 def compiled_in(module: str, name: str, *paths: Path) -> Any:
-    """The function `name` of a module made of the files `paths` as a `Kernel`. The module is imported where it has to
-    be compiled; it may import numba."""
+    """The function `name` of a module made of the files `paths` as a `NumbaFunction`. The module is imported where it
+    has to be compiled; it may import numba."""
 
     def source() -> bytes:
         return b"".join(map(_file, paths))
@@ -112,7 +112,7 @@ def compiled_in(module: str, name: str, *paths: Path) -> Any:
     def find() -> Any:
         return getattr(import_module(module), name)
 
-    return Kernel(f"{module}.{name}", source, paths[0].parent, find)
+    return NumbaFunction(f"{module}.{name}", source, paths[0].parent, find)
 
 
 # --- types ----------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Calls(Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu(Columns):
+class GpuEvents(Columns):
     """Work on a device: kernels, copies and sets."""
 
     kind: U8
@@ -173,7 +173,7 @@ class Syncs(Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(Columns):
+class AllocatorEvents(Columns):
     """Allocator events: one per allocation or release."""
 
     thread: I32
@@ -199,7 +199,7 @@ class Flows(Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters(Columns):
+class CounterSamples(Columns):
     """Samples of a GPU's counters, each the mean since the previous sample: sm_active, tensor_active, dram_read, …"""
 
     name: I32
@@ -295,13 +295,13 @@ class Trace:
     threads: tuple[Thread, ...]
     ops: Ops
     calls: Calls
-    gpu: Gpu
+    gpu: GpuEvents
     frames: Frames
     syncs: Syncs
-    memory: Memory
+    memory: AllocatorEvents
     flows: Flows
     other: Other
-    counters: Counters = field(default_factory=Counters.none)
+    counters: CounterSamples = field(default_factory=CounterSamples.none)
     ops_from: str | None = None
     """The recording from which the ops were taken, if they were not recorded here."""
 

@@ -18,7 +18,7 @@ from gpuprof.calibration import memory as calibrated
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import PROBE
 from gpuprof.trial.processes import Outcome, Starter
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.trial import TriedFix
 from gpuprof.units import Assumed, Seconds, Steps
 
 SCHEMA = "gpuprof.fit/1"
@@ -77,7 +77,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class FitCell:
     """One batch at one length."""
 
     batch: Positive[int]
@@ -89,7 +89,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class OnGpu:
+class FitOnGpu:
     """What fits on one GPU."""
 
     gpu: str
@@ -114,9 +114,9 @@ class FitReport:
     """What was changed (batch, length) → where it was changed from outside."""
     tokens: bool
     """Whether samples are tokens; if not, every length is 1."""
-    cells: tuple[Cell, ...]
+    cells: tuple[FitCell, ...]
     """Predicted peaks, by length and then by batch."""
-    gpus: tuple[OnGpu, ...]
+    gpus: tuple[FitOnGpu, ...]
     """This machine's GPU, if known, and the requested ones."""
     unknown: tuple[str, ...]
     """What the measurement cannot determine, a sentence each."""
@@ -125,7 +125,7 @@ class FitReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPeaks:
     """The results of the probes."""
 
     points: list[Point]
@@ -148,7 +148,7 @@ class _Probed:
 Tell = Callable[[str], None]
 
 
-def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
+def measure(starter: Starter, tell: Tell, fake: bool = False) -> MeasuredPeaks:
     """Runs the probes; fake: with tensors that have no data. Raises GpuprofError, one line, if the program does not
     run, or its batch cannot be changed from outside."""
     tell("a few steps of the program as it is")
@@ -178,7 +178,7 @@ def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
                 break
         else:
             notes.append("another length changed no pass: the samples that were seen are shorter than the limit")
-    return Measured(points, by, _of(one.rank), tokens, one.rank.get("gpu"), notes)
+    return MeasuredPeaks(points, by, _of(one.rank), tokens, one.rank.get("gpu"), notes)
 
 
 def probed(starter: Starter, factor: float) -> Point | None:
@@ -195,7 +195,7 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     """One process; None if it runs out of memory or ends before it was measured. Raises GpuprofError if the unchanged
     program fails."""
     outcome = starter.run(
-        (Fix(PROBE, f"{value} fake" if fake else value),), SETTLING_STEPS, TIMED_STEPS, 1.0, LIMIT_S, brief=True
+        (TriedFix(PROBE, f"{value} fake" if fake else value),), SETTLING_STEPS, TIMED_STEPS, 1.0, LIMIT_S, brief=True
     )
     facts, error = _facts(outcome), outcome.process.error
     if error is not None or facts is None:
@@ -246,13 +246,13 @@ def model_of(points: Sequence[Point]) -> Model:
     return Model(fixed, slope - curvature * first.length, curvature, first.length, True, calibrated.FIT_SPREAD.value)
 
 
-def table(model: Model, points: Sequence[Point], batches: Sequence[int], lengths: Sequence[int]) -> tuple[Cell, ...]:
+def table(model: Model, points: Sequence[Point], batches: Sequence[int], lengths: Sequence[int]) -> tuple[FitCell, ...]:
     """The peaks of every batch at every length; by default halves and doubles of what was measured."""
     first = points[0]
     batches = batches or sorted({max(round(first.batch * factor), 1) for factor in (0.5, 1, 2, 4, 8)})
     lengths = lengths or ([first.length] if first.length == 1 else
                           sorted({max(round(first.length * factor), 1) for factor in (0.5, 1, 2, 4)}))  # fmt: skip
     return tuple(
-        Cell(batch, length, *(round(end) for end in model.peak(batch, length)))
+        FitCell(batch, length, *(round(end) for end in model.peak(batch, length)))
         for length in lengths for batch in batches
     )  # fmt: skip

@@ -12,15 +12,15 @@ from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.patches import current, names, patch_for
-from gpuprof.trial.trial import Advised, Fix
+from gpuprof.trial.trial import Advised, TriedFix
 from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class FixToTry:
     """A fix to try, and what is expected of it."""
 
-    fix: Fix
+    fix: TriedFix
     finding: str | None = None
     step_ns: Range | None = None
     speedup: Range | None = None
@@ -38,9 +38,9 @@ class Candidate:
     """One-time cost in each process, such as compiling, s."""
 
 
-def parse(text: str) -> list[Fix]:
+def parse(text: str) -> list[TriedFix]:
     """`input_workers=8,tf32`: the fixes. Raises GpuprofError for unknown ones and values."""
-    found: list[Fix] = []
+    found: list[TriedFix] = []
     for part in (part.strip() for part in text.split(",")):
         name, given, value = part.partition("=")
         name = current(name)
@@ -53,19 +53,19 @@ def parse(text: str) -> list[Fix]:
             raise GpuprofError(f"--fix {part}: {name} {takes}")
         if any(one.name == name for one in found):
             raise GpuprofError(f"--fix {text}: {name} is there twice; try one value after the other")
-        found.append(Fix(name, value))
+        found.append(TriedFix(name, value))
     return found
 
 
-def lines_for(fix: Fix) -> str:
+def lines_for(fix: TriedFix) -> str:
     """The change to make, if no finding words it for the user's stack."""
     return patch_for(fix.name).line.replace("{value}", fix.value)
 
 
-def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
+def advised(diagnosis: Diagnosis | None) -> tuple[list[FixToTry], list[Finding]]:
     """The findings of both lists that a patch can apply, fixes before those worth trying; and those to be applied by
     hand."""
-    candidates: list[Candidate] = []
+    candidates: list[FixToTry] = []
     by_hand: list[Finding] = []
     for finding, name in _listed(diagnosis):
         fix = fix_for(finding)
@@ -74,7 +74,7 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
         elif all(one.fix.name != fix.name for one in candidates):
             comparable = finding.work == 1.0
             candidates.append(
-                Candidate(
+                FixToTry(
                     fix, finding.id,
                     finding.step_ns if comparable else None,
                     finding.speedup if comparable else None,
@@ -92,18 +92,18 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
 
 
 @dataclass(frozen=True, slots=True)
-class IterationChange:
+class IterationFixToTry:
     """A change of an iteration that a patch makes."""
 
-    candidate: Candidate
+    candidate: FixToTry
     same_training: bool
 
 
-def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
+def of_iteration(diagnosis: Diagnosis | None) -> list[IterationFixToTry]:
     """Changes that would shorten an RL iteration and are arguments of its trainer, most gain first. Their prediction is
     for the mean step."""
     iteration = None if diagnosis is None else diagnosis.iteration
-    found: list[IterationChange] = []
+    found: list[IterationFixToTry] = []
     if iteration is None:
         return found
     for change in iteration.changes:
@@ -112,14 +112,14 @@ def of_iteration(diagnosis: Diagnosis | None) -> list[IterationChange]:
         steps, whole = iteration.steps, change.iteration_ns
         step_ns = Range(whole.low / steps, whole.expected / steps, whole.high / steps)
         mean_ns = iteration.mean_ns
-        fix = Fix(change.patch.name, change.patch.value)
+        fix = TriedFix(change.patch.name, change.patch.value)
         gain = Range(mean_ns / whole.high, mean_ns / whole.expected, mean_ns / whole.low)
         odds = probability(gain, SURE_GAIN)
-        candidate = Candidate(
+        candidate = FixToTry(
             fix, change.id, step_ns, gain, change.fix, advised="fixes" if odds >= CERTAIN_CHANCE else "worth_trying",
             probability=round(odds, 3), saves=saving(gain),
         )  # fmt: skip
-        found.append(IterationChange(candidate, change.changes is None))
+        found.append(IterationFixToTry(candidate, change.changes is None))
     return found
 
 
@@ -138,19 +138,19 @@ def saving(gain: Range) -> float:
     return 1 - time_left(gain)
 
 
-def fix_for(finding: Finding) -> Fix | None:
+def fix_for(finding: Finding) -> TriedFix | None:
     """The patch for a finding; None if the finding, or one that it depends on, has to be applied by hand."""
     if finding.parts or finding.patch is None or current(finding.patch.name) not in names():
         return None
     patch = patch_for(finding.patch.name)
     value = finding.patch.value or patch.default
-    return Fix(patch.name, value) if patch.check(value) else None
+    return TriedFix(patch.name, value) if patch.check(value) else None
 
 
-def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
+def with_predictions(asked: Iterable[TriedFix], candidates: Sequence[FixToTry]) -> list[FixToTry]:
     """The requested fixes, with the diagnosis's predictions for those that it advises with the same value."""
     known = {one.fix: one for one in candidates}
-    return [replace(known[fix], advised=None) if fix in known else Candidate(fix) for fix in asked]
+    return [replace(known[fix], advised=None) if fix in known else FixToTry(fix) for fix in asked]
 
 
 def combination(names: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpuprof.record.quantiles import Z80
 from gpuprof.trial.decision import Decision, decide
-from gpuprof.trial.trial import MeasuredGain, Predicted, Process
+from gpuprof.trial.trial import MeasuredGain, Predicted, TimedProcess
 from gpuprof.units import Convention, Ratio
 from gpuprof.value_range import Range
 
@@ -32,7 +32,7 @@ class Judged:
     """Why it is undecided; empty if it is decided."""
 
 
-def judged(name: str, processes: Sequence[Process]) -> Judged | None:
+def judged(name: str, processes: Sequence[TimedProcess]) -> Judged | None:
     """Compares the processes of this name with unchanged ones; None if none of either was timed.
     Processes disturbed by other programs decide nothing; the gain is that of the others, if there are any.
     """
@@ -45,11 +45,11 @@ def judged(name: str, processes: Sequence[Process]) -> Judged | None:
     return Judged(gain, decision, "" if decision else _why(name, processes, plain, fixed))
 
 
-def _steps(name: str, processes: Sequence[Process]) -> list[float]:
+def _steps(name: str, processes: Sequence[TimedProcess]) -> list[float]:
     return [float(one.step_ns) for one in processes if one.name == name and one.step_ns]
 
 
-def _why(name: str, processes: Sequence[Process], plain: Sequence[float], fixed: Sequence[float]) -> str:
+def _why(name: str, processes: Sequence[TimedProcess], plain: Sequence[float], fixed: Sequence[float]) -> str:
     """Why it is undecided."""
     timed = [one for one in processes if one.step_ns and one.name in ("", name)]
     full = sum(one.is_disturbed for one in timed)
@@ -89,7 +89,7 @@ def baseline_at(position: float, baselines: Sequence[tuple[int, float]]) -> floa
     return math.exp((1 - part) * math.log(before[1]) + part * math.log(after[1]))
 
 
-def ratios(name: str, processes: Sequence[Process]) -> list[tuple[float, float]]:
+def ratios(name: str, processes: Sequence[TimedProcess]) -> list[tuple[float, float]]:
     """(logarithm of the speedup, its standard error from the steps' own scatter) of each process with these fixes."""
     plain = [(i, float(p.step_ns)) for i, p in enumerate(processes) if not p.name and p.step_ns]
     widths = [_relative(p) for p in processes if not p.name and p.step_ns]
@@ -102,7 +102,7 @@ def ratios(name: str, processes: Sequence[Process]) -> list[tuple[float, float]]
     return found
 
 
-def speedup(name: str, processes: Sequence[Process]) -> MeasuredGain | None:
+def speedup(name: str, processes: Sequence[TimedProcess]) -> MeasuredGain | None:
     """The gain of these fixes: above 1 if they make the step shorter. A single process has no interval."""
     found = ratios(name, processes)
     if not found:
@@ -120,6 +120,6 @@ def speedup(name: str, processes: Sequence[Process]) -> MeasuredGain | None:
     return MeasuredGain(math.exp(mean - width), math.exp(mean), math.exp(mean + width))
 
 
-def _relative(process: Process) -> float:
+def _relative(process: TimedProcess) -> float:
     """Half the 80 % interval of a process's mean step, relative to it."""
     return (process.half_width_ns or 0) / process.step_ns if process.step_ns else 0.0

@@ -10,7 +10,7 @@ from gpuprof.diagnosis.run.stack import Stack
 from gpuprof.record.patches.context import Known, Settings
 from gpuprof.tracefile.run_folder.program import Program
 from gpuprof.trial.patches import patch_for
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.trial import TriedFix
 
 _ATTENTION = "attn_implementation"
 
@@ -32,7 +32,7 @@ class OwnFlags:
         return " ".join((*self.add, *(f"without {word}" for word in self.drop)))
 
 
-def own_flags(fix: Fix, program: Program | None, argv: Sequence[str]) -> OwnFlags | None:
+def own_flags(fix: TriedFix, program: Program | None, argv: Sequence[str]) -> OwnFlags | None:
     """The declared flags of `program` that apply this fix.
     None if they do not cover all of it, if it is already set, or if words after `--` would swallow them.
     """

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.trial.fixes import Candidate
+from gpuprof.trial.fixes import FixToTry
 from gpuprof.units import Assumed, Processes, Rounds
 
 FEWEST_ROUNDS: Assumed[Rounds] = 2
@@ -29,14 +29,14 @@ def rounds_to_decide(gain: float | None) -> int:
     return min(max(FEWEST_ROUNDS, 1 + math.ceil(noise_calibrated.PROCESS.value / math.log(gain))), MOST_ROUNDS)
 
 
-def saved_per_minute(candidate: Candidate, process_s: float) -> float:
+def saved_per_minute(candidate: FixToTry, process_s: float) -> float:
     """Expected saving, as a share of the training's time, per minute that deciding it takes."""
     gain = 1 / (1 - candidate.saves) if 0 < candidate.saves < 1 else None
     minutes = rounds_to_decide(gain) * (process_s + candidate.once_s) / 60
     return candidate.saves / max(minutes, 1e-9)
 
 
-def in_order(candidates: Sequence[Candidate], process_s: float) -> list[Candidate]:
+def in_order(candidates: Sequence[FixToTry], process_s: float) -> list[FixToTry]:
     """Sorted by expected gain per minute of the trial; requested fixes without a prediction come after those predicted
     to gain, in their given order. process_s: duration of one process."""
     return sorted(candidates, key=lambda one: -saved_per_minute(one, process_s))

@@ -33,7 +33,7 @@ from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.own_process import own_command
 from gpuprof.trial.sandbox.kinds import HOOKS, VARIABLE, Sandbox, sandbox, write_plan
 from gpuprof.trial.sandbox.kinds import command as sandboxed
-from gpuprof.trial.trial import Fix, Process
+from gpuprof.trial.trial import TimedProcess, TriedFix
 from gpuprof.units import Assumed, Bytes, Convention, Lines, MiB, Names, Seconds
 
 LOG = "output.log"
@@ -78,7 +78,7 @@ LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_IB_DIS
 class Outcome:
     """The result of one process."""
 
-    process: Process
+    process: TimedProcess
     ranks: tuple[dict[str, Any], ...]
     """What each rank wrote, by rank."""
     blocked: tuple[str, ...]
@@ -164,12 +164,12 @@ class Starter:
 
     def run(
         self,
-        fixes: Sequence[Fix],
+        fixes: Sequence[TriedFix],
         settle: int | None,
         steps: int | None,
         seconds: float,
         limit_s: float,
-        flags: Mapping[Fix, OwnFlags] | None = None,
+        flags: Mapping[TriedFix, OwnFlags] | None = None,
         gate: Path | None = None,
         brief: bool = False,
     ) -> Outcome:
@@ -268,7 +268,7 @@ class Starter:
                 "code or another program did it): --yes continues anyway"
             )
 
-    def _copied(self, fix: Fix) -> str | None:
+    def _copied(self, fix: TriedFix) -> str | None:
         """A copy of a plug-in's patch that the process can read wherever gpuprof is installed; None for gpuprof's own
         patches."""
         path = patches().get(fix.name)
@@ -410,15 +410,15 @@ def _short_folder() -> str | None:
     return None if short else SHORT
 
 
-def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns: int, begun_ns: int) -> Process:
+def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns: int, begun_ns: int) -> TimedProcess:
     """One process from its ranks: the step of the slowest rank, the memory of the fullest."""
     timed = [rank for rank in ranks if rank.get("mean_ns")]
     if not timed or error is not None:
-        return Process(name, None, None, 0, None, None, wall_ns, error or "nothing was timed")
+        return TimedProcess(name, None, None, 0, None, None, wall_ns, error or "nothing was timed")
     slowest = max(timed, key=lambda rank: rank["mean_ns"])
     width = slowest.get("half_width_ns")
     peaks = [rank["peak_bytes"] for rank in ranks if rank.get("peak_bytes")]
-    return Process(
+    return TimedProcess(
         name, round(slowest["mean_ns"]), None if width is None else round(width), int(slowest["steps"]),
         max(peaks, default=None), int(slowest["first_unix_ns"]) - begun_ns, wall_ns, None,
         slowest.get("other_cpus"), slowest.get("idle_cpus"),

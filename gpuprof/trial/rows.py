@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from gpuprof.errors import GpuprofError
 from gpuprof.trial import judge, same_training
-from gpuprof.trial.fixes import Candidate, lines_for
+from gpuprof.trial.fixes import FixToTry, lines_for
 from gpuprof.trial.processes import Outcome
-from gpuprof.trial.trial import Baseline, Fix, Row, Sameness, Status
+from gpuprof.trial.trial import Row, Sameness, Status, TrialBaseline, TriedFix
 from gpuprof.trial.turns import Turns
 
 BROKEN = ("failed", "not_applied")
 """Statuses of fixes without a measurement."""
 
 
-def name_of(fixes: Sequence[Fix]) -> str:
+def name_of(fixes: Sequence[TriedFix]) -> str:
     """Name of the processes with these fixes."""
     return " + ".join(map(str, fixes))
 
 
-def row_of(turns: Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
+def row_of(turns: Turns, fixes: tuple[TriedFix, ...], candidate: FixToTry) -> Row:
     """The results so far with these fixes; candidate: the prediction."""
     name = name_of(fixes)
     outcomes = turns.of(name)
@@ -58,7 +58,7 @@ def row_of(turns: Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
     )  # fmt: skip
 
 
-def row_left_out(candidate: Candidate, why: str) -> Row:
+def row_left_out(candidate: FixToTry, why: str) -> Row:
     """The row of a fix that was not tried."""
     return Row(
         (candidate.fix,), candidate.finding, "not_tried", why, candidate.step_ns, candidate.speedup, None, None, None,
@@ -66,7 +66,7 @@ def row_left_out(candidate: Candidate, why: str) -> Row:
     )  # fmt: skip
 
 
-def baseline_of(turns: Turns, peak_of: str | None) -> Baseline:
+def baseline_of(turns: Turns, peak_of: str | None) -> TrialBaseline:
     """The unchanged command. Raises GpuprofError if it failed after its first process."""
     timed = [one.process for one in turns.of("") if one.process.step_ns]
     if not timed:
@@ -74,7 +74,7 @@ def baseline_of(turns: Turns, peak_of: str | None) -> Baseline:
         raise GpuprofError(f"the command as it is failed after its first process: {failed}")
     steps = [process.step_ns for process in timed if process.step_ns]
     scatter = max(steps) / min(steps) - 1 if len(steps) > 1 else None
-    return Baseline(
+    return TrialBaseline(
         round(sum(steps) / len(steps)), max((p.peak_bytes or 0 for p in timed), default=0) or None, peak_of,
         max((p.start_ns or 0 for p in timed), default=0) or None, scatter,
     )  # fmt: skip

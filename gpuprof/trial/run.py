@@ -13,10 +13,10 @@ from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
 from gpuprof.trial import plan
-from gpuprof.trial.fixes import Candidate, combination
+from gpuprof.trial.fixes import FixToTry, combination
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.rows import baseline_of, name_of, row_left_out, row_of
-from gpuprof.trial.trial import Fix, Next, Row, Stop, Trial
+from gpuprof.trial.trial import Next, Row, Trial, TrialStop, TriedFix
 from gpuprof.trial.turns import LEAST_LIMIT_S, SLOWER_THAN_FIRST, Tell, Turns
 from gpuprof.units import Assumed, Seconds, Steps
 
@@ -30,7 +30,7 @@ RANKS_STEPS: Assumed[Steps] = 40
 def run_trial(
     starter: Starter,
     command: Sequence[str],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[FixToTry],
     *,
     run: Path | None,
     world_size: int,
@@ -80,8 +80,8 @@ def run_trial(
 class _Arm:
     """Fixes that are tried together; usually one."""
 
-    fixes: tuple[Fix, ...]
-    candidate: Candidate
+    fixes: tuple[TriedFix, ...]
+    candidate: FixToTry
     row: Row | None = None
     """None before its first round."""
     ended: bool = False
@@ -100,7 +100,7 @@ class _Game:
     """Decides which process runs next, and when the trial is over."""
 
     def __init__(
-        self, turns: Turns, candidates: Sequence[Candidate], process_s: float, end: float | None, rounds: int | None,
+        self, turns: Turns, candidates: Sequence[FixToTry], process_s: float, end: float | None, rounds: int | None,
         until: float | None, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         """end: on the clock; None if `rounds` are given."""
@@ -112,7 +112,7 @@ class _Game:
 
     # -- the loop
 
-    def play(self, budget_s: float) -> Stop:
+    def play(self, budget_s: float) -> TrialStop:
         """Plays round after round; returns why it ended."""
         self._turns.turn((), 1)
         while True:
@@ -189,7 +189,7 @@ class _Game:
         if self._end is not None and needed > self._left_s():
             return False
         lines = "\n".join(row.lines for row in self._confirmed() if row.fixes[0] in fixes)
-        self._arms.append(_Arm(fixes, Candidate(fixes[0], lines=lines)))
+        self._arms.append(_Arm(fixes, FixToTry(fixes[0], lines=lines)))
         self._turns.tell(f"{name_of(fixes)}: together")
         return True
 
@@ -207,7 +207,7 @@ class _Game:
         return (*self.rows, *(row_left_out(arm.candidate, why) for arm in self._waiting))
 
     @property
-    def best(self) -> tuple[Fix, ...]:
+    def best(self) -> tuple[TriedFix, ...]:
         """The confirmed fixes that gain most."""
         row = self._best()
         return row.fixes if row else ()
@@ -242,7 +242,7 @@ class _Game:
     def _best(self) -> Row | None:
         return max((row for row in self.rows if row.status == "confirmed"), key=_gain, default=None)
 
-    def _combination(self) -> tuple[Fix, ...]:
+    def _combination(self) -> tuple[TriedFix, ...]:
         """The next combination of confirmed fixes: all that can be combined; if that is no better than the best single
         one, the best plus one other at a time. Empty if there is none."""
         confirmed = {row.fixes[0].name: row.fixes[0] for row in self._confirmed()}
@@ -268,22 +268,24 @@ class _Game:
             return False
         return math.prod(_gain(row) for row in self._confirmed() if row.fixes[0] in fixes) >= self._until
 
-    def _reached(self) -> Stop | None:
+    def _reached(self) -> TrialStop | None:
         best = self._best()
         if self._until is None or best is None or best.speedup is None or best.speedup.expected < self._until:
             return None
-        return Stop("until", f"{best.name} gains {best.speedup.expected:.2f}×: {self._until:g}× is reached")
+        return TrialStop("until", f"{best.name} gains {best.speedup.expected:.2f}×: {self._until:g}× is reached")
 
-    def _stop(self, budget_s: float) -> Stop:
+    def _stop(self, budget_s: float) -> TrialStop:
         open_ = [arm.name for arm in self._arms if not arm.ended]
         missed = f"; {self._until:g}× is not reached" if self._until else ""
         if self._rounds:
-            return Stop("rounds", f"{self._rounds} {'round' if self._rounds == 1 else 'rounds'}, as asked for{missed}")
+            return TrialStop(
+                "rounds", f"{self._rounds} {'round' if self._rounds == 1 else 'rounds'}, as asked for{missed}"
+            )
         if not open_ and not self._waiting and not self._combination():
-            return Stop("decided", f"every fix is decided{missed}")
+            return TrialStop("decided", f"every fix is decided{missed}")
         parts = [f"not decided: {', '.join(open_)}"] if open_ else []
         parts += [f"not tried: {', '.join(arm.name for arm in self._waiting)}"] if self._waiting else []
-        return Stop("budget", "; ".join([f"the budget of {budget_s:.0f} s is used", *parts]) + missed)
+        return TrialStop("budget", "; ".join([f"the budget of {budget_s:.0f} s is used", *parts]) + missed)
 
     def _cost(self, arm: _Arm) -> float:
         """Seconds of a process with it."""

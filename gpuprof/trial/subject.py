@@ -19,9 +19,9 @@ from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run_folder.run import RunFolder, read_run
-from gpuprof.trial.fixes import Candidate, saving
+from gpuprof.trial.fixes import FixToTry, saving
 from gpuprof.trial.own_flags import own_flags
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.trial import TriedFix
 from gpuprof.units import Assumed, Seconds
 
 START_S: Assumed[Seconds] = 20.0
@@ -29,7 +29,7 @@ START_S: Assumed[Seconds] = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TrialSubject:
     """A run of the command."""
 
     folder: Path
@@ -79,7 +79,7 @@ def _runs_here(folder: Path | None) -> Iterator[tuple[Path, list[str] | None]]:
             yield path.parent, words if known else None
 
 
-def subject_of(folder: Path) -> Subject:
+def subject_of(folder: Path) -> TrialSubject:
     """Reads and diagnoses a run. Raises GpuprofError if the folder is not a run."""
     run = read_run(folder)
     diagnosis = None
@@ -92,10 +92,10 @@ def subject_of(folder: Path) -> Subject:
     known = isinstance(first, int) and isinstance(started, int) and first > started
     start_s = (first - started) / 1e9 if known else START_S  # type: ignore[operator]
     step_ns = diagnosis.step_ns if diagnosis is not None else None
-    return Subject(folder, run, diagnosis, start_s, None if step_ns is None else step_ns / 1e9)
+    return TrialSubject(folder, run, diagnosis, start_s, None if step_ns is None else step_ns / 1e9)
 
 
-def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
+def predict_workers(subject: TrialSubject, candidate: FixToTry) -> FixToTry:
     """Adds a prediction for more input workers from the run's loader measurements, if no finding has one."""
     if candidate.fix.name != WORKERS or candidate.step_ns is not None:
         return candidate
@@ -106,7 +106,7 @@ def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
     return replace(candidate, step_ns=step_ns, speedup=gain, saves=saving(gain))
 
 
-def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> Candidate:
+def with_flags(subject: TrialSubject, candidate: FixToTry, argv: Sequence[str]) -> FixToTry:
     """The candidate applied through the program's own flags, if it declares them."""
     own = subject.run.own
     workers = int((own.loader or {}).get("num_workers") or 0)
@@ -115,13 +115,13 @@ def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> C
     return replace(candidate, flags=own_flags(candidate.fix, own.program, argv))
 
 
-def with_workers(subject: Subject, candidates: Sequence[Candidate]) -> list[Candidate]:
+def with_workers(subject: TrialSubject, candidates: Sequence[FixToTry]) -> list[FixToTry]:
     """The advised fixes; if no GPU was diagnosed and the loader is the bottleneck, also input workers: four, or the
     number of cores if smaller."""
     found = subject.diagnosis
     if candidates or found is None or found.findings or found.worth_trying:
         return list(candidates)
-    predicted = predict_workers(subject, Candidate(Fix(WORKERS, str(usual_workers(subject.run)))))
+    predicted = predict_workers(subject, FixToTry(TriedFix(WORKERS, str(usual_workers(subject.run)))))
     gain = predicted.speedup
     if gain is None or gain.low <= 1:
         return []

@@ -36,7 +36,7 @@ class MeasuredGain:
 
 
 @dataclass(frozen=True, slots=True)
-class Fix:
+class TriedFix:
     """A patch and its value."""
 
     name: str
@@ -68,7 +68,7 @@ class Sameness:
 class Row:
     """One fix, or several together."""
 
-    fixes: tuple[Fix, ...]
+    fixes: tuple[TriedFix, ...]
     finding: str | None
     """The finding that advises it; None if the user requested it."""
     status: Status
@@ -109,7 +109,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class TimedProcess:
     """One process that was timed, in the order in which they ran."""
 
     name: str
@@ -142,7 +142,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class TrialBaseline:
     """The unchanged command, over all its processes."""
 
     step_ns: int
@@ -161,7 +161,7 @@ class Baseline:
 class Next:
     """What would be tried next, had there been more time."""
 
-    fixes: Annotated[tuple[Fix, ...], Items(1)]
+    fixes: Annotated[tuple[TriedFix, ...], Items(1)]
     why: Annotated[str, OneOf(("not tried", "not decided", "together"))]
     """What is still open about them."""
     speedup: Above0 | None
@@ -177,7 +177,7 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class TrialStop:
     """Why the trial ended."""
 
     reason: Stopped
@@ -207,14 +207,14 @@ class Trial:
     """Steps left out at the beginning."""
     timed_steps: int
     """Steps of the timed stretch."""
-    baseline: Baseline
+    baseline: TrialBaseline
     """The command as it is, over all its processes."""
     rows: tuple[Row, ...]
-    best: tuple[Fix, ...]
+    best: tuple[TriedFix, ...]
     """The confirmed fixes that gain most, together; empty where none is confirmed."""
     notes: tuple[str, ...]
-    processes: tuple[Process, ...]
-    stop: Stop = Stop("decided", "")
+    processes: tuple[TimedProcess, ...]
+    stop: TrialStop = TrialStop("decided", "")
     """Why the trial ended."""
     next: tuple[Next, ...] = ()
     """What would be tried next, most expected gain per minute first."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
-from gpuprof.trial.trial import Fix, Process
+from gpuprof.trial.trial import TimedProcess, TriedFix
 from gpuprof.units import Assumed, Ratio, Seconds
 
 FIRST_LIMIT_S: Assumed[Seconds] = 600.0
@@ -31,19 +31,19 @@ class Turns:
     settle: int | None = None
     steps: int | None = None
     limit_s: float = FIRST_LIMIT_S
-    flags: dict[Fix, OwnFlags] = field(default_factory=dict)
+    flags: dict[TriedFix, OwnFlags] = field(default_factory=dict)
     """Fixes applied through the program's own flags."""
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def run(self, fixes: Sequence[Fix]) -> Outcome:
+    def run(self, fixes: Sequence[TriedFix]) -> Outcome:
         """Runs one more process. Raises GpuprofError if it changed the user's files."""
         outcome = self.starter.run(fixes, self.settle, self.steps, self.stretch_s, self.limit_s, self.flags)
         for line in outcome.blocked:
             self.note(f"blocked: the program {line}")
         return outcome
 
-    def turn(self, fixes: Sequence[Fix], round_number: int) -> Outcome:
+    def turn(self, fixes: Sequence[TriedFix], round_number: int) -> Outcome:
         """Runs a process that counts. If the program's own flag does not apply the fix, the patch is used."""
         outcome = self.run(fixes)
         own = self.flags.get(fixes[0]) if len(fixes) == 1 else None
@@ -70,7 +70,7 @@ class Turns:
             self.notes.append(text)
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[TimedProcess]:
         return [outcome.process for outcome in self.outcomes]
 
     def of(self, name: str) -> list[Outcome]:

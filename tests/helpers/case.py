@@ -7,7 +7,7 @@ from types import ModuleType
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
-from gpuprof.diagnosis.recorded_facts import Question
+from gpuprof.diagnosis.recorded_facts import RecordingQuestion
 from gpuprof.diagnosis.result.run_model import Baseline, Run, RunMemory, StepWork, Telemetry, Throughput
 from gpuprof.diagnosis.run.stack import stack_of
 from gpuprof.replay.build.build import build
@@ -28,7 +28,7 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
     graph = build(timeline)
     removal = _nothing_removed(graph) if as_recorded else remove_profiler(graph, ms * 1e6 if ms else None)
     return Analysis(
-        Question(trace),
+        RecordingQuestion(trace),
         {
             "recorded": timeline,
             "timeline": timeline,

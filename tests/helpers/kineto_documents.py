@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout, stream
-from gpuprof.tracefile.kineto.columns import Tables
+from gpuprof.tracefile.kineto.columns import KinetoTables
 from gpuprof.tracefile.kineto.envelope import find_events, object_end
-from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, event_then_close, is_whole
+from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, StringIds, add_texts, event_then_close, is_whole
 
 
 class Raw(str):
@@ -111,7 +111,7 @@ SEPARATOR = re.compile(rb'\}[\s\x00]*(?:,[\s\x00]*)?(?=\{\s*"(?:ph|name|cat|pid|
 
 def cut_at_separators(data: bytes) -> Parsed:
     """What a reader finds that knows nothing but separators: the text is cut at each, and each piece is an event."""
-    parsed = Parsed(tables=Tables(), strings=Strings(), keys={})
+    parsed = Parsed(tables=KinetoTables(), strings=StringIds(), keys={})
     begin, _ = find_events(data)
     starts = [begin, *(found.end() for found in SEPARATOR.finditer(data, begin))]
     texts: list[bytes] = []

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.recorded_facts import Question
+from gpuprof.diagnosis.recorded_facts import RecordingQuestion
 from gpuprof.diagnosis.result.diagnosis import (
+    AnalysedWindow,
     CategoryTime,
     CauseTime,
     Device,
@@ -28,7 +29,6 @@ from gpuprof.diagnosis.result.diagnosis import (
     Source,
     Steps,
     Verdict,
-    Window,
 )
 
 MS = 1_000_000
@@ -46,7 +46,7 @@ HOSTILE = "evil\x1b[31m[bold red]\x07\u202ekernel\u200b<script>alert('x')</scrip
 
 def analysed(**facts: Any) -> Analysis:
     """An analysis of nothing, of which only these facts are known."""
-    return Analysis(Question(None), facts)
+    return Analysis(RecordingQuestion(None), facts)
 
 
 def host_bound(**changes: Any) -> Diagnosis:
@@ -61,7 +61,7 @@ def host_bound(**changes: Any) -> Diagnosis:
         ),
         steps=Steps("profiler_step", "ProfilerStep#*", STEPS, (168 * MS,) * STEPS, 168 * MS, None, None, None, 1),
         budget=None,
-        window=Window(4_390_147_319_469_541, 4_390_147_319_469_541 + window),
+        window=AnalysedWindow(4_390_147_319_469_541, 4_390_147_319_469_541 + window),
         devices=(Device(0, window, 60 * MS, 0, 1 * MS, idle, 61 * MS, 0, 40_000, 0.87, 1, gaps(idle).by_cause),),
         devices_estimated=None,
         gaps=gaps(idle),

@@ -14,7 +14,7 @@ from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.run import RANKS_SETTLE
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.trial import TriedFix
 from helpers.command import working_in
 from helpers.warm_torch import warm_python
 
@@ -67,7 +67,7 @@ def tried(
     *,
     fresh: bool = False,
     seconds: float = 0.1,
-    flags: dict[Fix, OwnFlags] | None = None,
+    flags: dict[TriedFix, OwnFlags] | None = None,
     launcher: tuple[str, ...] = (),
 ) -> Outcome:
     """The result of one process with this fix; empty: unchanged. fresh: in a Python that has imported nothing.

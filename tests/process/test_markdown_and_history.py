@@ -105,7 +105,7 @@ def test_a_history_as_text_and_markdown():
     ],
 )
 def test_names_keep_what_distinguishes_them(paths: tuple[str, ...], shown: list[str]):
-    entries = [history.Entry(path, None, "ok", "HOST-BOUND", {}) for path in paths]
+    entries = [history.HistoryEntry(path, None, "ok", "HOST-BOUND", {}) for path in paths]
     assert [one.path for one in history.shortened(entries)] == shown
 
 
@@ -127,7 +127,7 @@ def test_on_a_narrow_screen_names_stay_apart_and_verdicts_whole():
         short = [history.told_apart(one, names, width) for one in names]
         assert len(set(short)) == 3 and all(len(one) <= width for one in short)
     assert history.told_apart("a" * 30, ["a" * 30, "b" * 30], 9) == "aaaa…aaaa"
-    one = history.Entry("run", None, "ok", "HOST-BOUND · launch", {"mean_step_ms": 80.0})
+    one = history.HistoryEntry("run", None, "ok", "HOST-BOUND · launch", {"mean_step_ms": 80.0})
     assert history.rows([one], width=80)[0][4] == "HOST"
     assert history.rows([one], width=history.NARROW_WIDTH)[0][4] == "HOST-BOUND · launch"
 
@@ -174,7 +174,7 @@ def test_a_narrow_screen_shows_fewer_columns_and_keeps_the_tokens(three_runs: Pa
 )
 def test_slower_is_the_time_for_the_same_work(values: list[tuple[float, float]], expected: int | None):
     entries = [
-        history.Entry(f"run{i}", None, "ok", "", {"mean_step_ms": ms} | ({"tokens_per_s": rate} if rate else {}))
+        history.HistoryEntry(f"run{i}", None, "ok", "", {"mean_step_ms": ms} | ({"tokens_per_s": rate} if rate else {}))
         for i, (ms, rate) in enumerate(values)
     ]
     found = history.slower_at(entries)
@@ -185,7 +185,7 @@ def test_slower_is_the_time_for_the_same_work(values: list[tuple[float, float]],
 @pytest.mark.slow
 def test_only_runs_of_one_program_are_compared(tmp_path: Path):
     steps = ((80, "a"), (300, "b"), (81, "a"), (100, "a"), (301, "b"))
-    entries = [history.Entry(f"run{i}", None, "ok", "", {"mean_step_ms": ms}) for i, (ms, _) in enumerate(steps)]
+    entries = [history.HistoryEntry(f"run{i}", None, "ok", "", {"mean_step_ms": ms}) for i, (ms, _) in enumerate(steps)]
     found = history.slower_at(entries, [program for _, program in steps])
     assert found is not None and (found.before, found.at, found.before_ms, found.after_ms) == (2, 3, 81, 100)
     runs = runs_of(tmp_path, 80, 200)

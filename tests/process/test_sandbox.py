@@ -18,7 +18,7 @@ from gpuprof.record.command import Target
 from gpuprof.trial import folder_state
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.sandbox.kinds import HOOKS, LANDLOCK, NAMESPACE, VARIABLE, sandbox
-from gpuprof.trial.sandbox.mounts import Mount, visible
+from gpuprof.trial.sandbox.mounts import VisibleMount, visible
 
 KINDS = [NAMESPACE, LANDLOCK, HOOKS]
 
@@ -213,5 +213,6 @@ broken line
 
 def test_mounts_that_a_later_one_hides_are_left_out():
     assert visible(MOUNTINFO) == [
-        Mount("/", "ext4"), Mount("/home", "ext4"), Mount("/data", "ext4"), Mount("/home/a b", "xfs")
+        VisibleMount("/", "ext4"), VisibleMount("/home", "ext4"), VisibleMount("/data", "ext4"),
+        VisibleMount("/home/a b", "xfs"),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from helpers.trials import make_run, write_training
 from helpers.warm_torch import warm_python
 
 from gpuprof.cli import try_
-from gpuprof.diagnosis.result.fix import Patch
+from gpuprof.diagnosis.result.fix import PatchValue
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.trial import run as trial
@@ -27,7 +27,7 @@ VALUES = {
 }  # fmt: skip
 """Values that findings give patches, besides none, which means the patch's default."""
 PASTED = [
-    Patch(name, value)
+    PatchValue(name, value)
     for name in NAMES
     for value in ("", *VALUES.get(name, ()))
     if value or patch_named(name).PATCH.check(patch_named(name).PATCH.default)
@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("patch", PASTED, ids=lambda patch: patch.command(None).split()[-1])
 @pytest.mark.parametrize("whole", [False, True], ids=["short", "with its command"])
-def test_what_settles_a_fix_can_be_pasted(patch: Patch, whole: bool, run: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_settles_a_fix_can_be_pasted(patch: PatchValue, whole: bool, run: Path, monkeypatch: pytest.MonkeyPatch):
     def instead(target, subject, chosen, *_):
         raise Chosen(json.dumps([list(target.argv), subject.folder.name, [str(one.fix) for one in chosen]]))
 
@@ -67,7 +67,7 @@ def test_what_has_to_be_made_by_hand_first_is_not_tried_from_outside():
 
     gain = Range(1.0, 1.2, 1.4)
     chain = Finding(
-        "compile", "", "low", (), "", gain, gain, parts=("no syncs", "torch.compile"), patch=Patch("compile")
+        "compile", "", "low", (), "", gain, gain, parts=("no syncs", "torch.compile"), patch=PatchValue("compile")
     )  # type: ignore[arg-type]
     assert fix_for(chain) is None
 
@@ -93,7 +93,7 @@ def test_without_a_command_to_take_it_says_what_to_type(tmp_path: Path, command:
 
 def test_a_pasted_command_measures(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(trial, "STRETCH_S", 0.1)
-    words = shlex.split(Patch("input_workers", "2").command(None))
+    words = shlex.split(PatchValue("input_workers", "2").command(None))
     done = in_process(*words[1:], "--rounds=1", "--json", cwd=run.parents[1], OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert f"gpuprof: the command of the latest run: {warm_python()} train.py" in done.stderr

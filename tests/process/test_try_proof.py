@@ -16,7 +16,7 @@ from gpuprof.record.command import Target
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.trial import TriedFix
 
 SECONDS, LIMIT_S = 0.1, 200.0
 SEEN = ("input_workers", "recompute")
@@ -33,7 +33,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def timed(program: Program, fix: str, fixes: list[Fix], changes: bool = True) -> Outcome:
+def timed(program: Program, fix: str, fixes: list[TriedFix], changes: bool = True) -> Outcome:
     """Runs a process of a program with one fix made by hand, and others applied from outside or only looked for."""
     python, *words = program.command(fix, Path.cwd(), tiny=True)
     python = python if program.module else warm_python()

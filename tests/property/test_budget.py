@@ -10,7 +10,7 @@ from helpers.present import present
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.mean_step.budget import Stretch, attributed, budget, in_words, mean_ahead
+from gpuprof.diagnosis.mean_step.budget import FreeStretch, attributed, budget, in_words, mean_ahead
 from gpuprof.diagnosis.mean_step.timed_steps import timed_steps
 from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import (
@@ -29,12 +29,12 @@ ns = st.integers(0, 10**10)
 
 
 @st.composite
-def stretches(draw) -> Stretch:
+def stretches(draw) -> FreeStretch:
     n = draw(st.integers(4, 40))
     column = st.lists(ns, min_size=n, max_size=n).map(lambda values: np.array(values, np.float64))
     step = draw(column)
     chosen = draw(st.lists(st.sampled_from(CAUSES), unique=True))
-    return Stretch(
+    return FreeStretch(
         wall_ns=draw(st.integers(1, 10**12)),
         step_ns=step,
         expected_ns=draw(column),
@@ -47,7 +47,7 @@ def stretches(draw) -> Stretch:
 
 
 @given(stretches())
-def test_the_parts_sum_to_the_mean_exactly(stretch: Stretch):
+def test_the_parts_sum_to_the_mean_exactly(stretch: FreeStretch):
     found = budget(stretch)
     assert found is not None
     assert found.mean_ns == found.usual_ns + sum(one.mean_ns or 0 for one in found.excess) + found.residual_ns
@@ -56,7 +56,7 @@ def test_the_parts_sum_to_the_mean_exactly(stretch: Stretch):
 
 
 @given(stretches())
-def test_causes_never_exceed_the_excess(stretch: Stretch):
+def test_causes_never_exceed_the_excess(stretch: FreeStretch):
     share = attributed(stretch)
     excess = (stretch.step_ns - stretch.expected_ns).clip(0)
     if share:
@@ -68,7 +68,7 @@ def test_causes_never_exceed_the_excess(stretch: Stretch):
 
 
 @given(stretches(), st.data())
-def test_the_parts_of_each_step_sum_to_it_exactly(stretch: Stretch, data):
+def test_the_parts_of_each_step_sum_to_it_exactly(stretch: FreeStretch, data):
     unknown = data.draw(st.sets(st.integers(0, len(stretch.step_ns) - 1), max_size=3))
     stretch.step_ns[list(unknown)] = np.nan
     found = timed_steps(stretch)
@@ -83,7 +83,7 @@ def test_the_parts_of_each_step_sum_to_it_exactly(stretch: Stretch, data):
     assert (found.parts["usual"] <= stretch.expected_ns[np.isfinite(stretch.step_ns)]).all()
 
 
-def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> Stretch:
+def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> FreeStretch:
     """A run of equal steps; cause → (every this many steps, ns that one takes)."""
     step = np.full(steps, float(usual))
     measured = {}
@@ -92,7 +92,7 @@ def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int =
         column[distance - 1 :: distance] = cost
         measured[cause] = column
         step += column
-    return Stretch(int(step.sum()), step, np.full(steps, float(usual)), usual, measured, **more)
+    return FreeStretch(int(step.sum()), step, np.full(steps, float(usual)), usual, measured, **more)
 
 
 @given(st.dictionaries(
@@ -170,7 +170,7 @@ def test_lengths_yet_to_be_seen(seed: int, known: int, grid: int, steps: int):
 def test_time_hidden_behind_the_gpu_delays_nothing():
     waits = np.where(np.arange(40) % 4 == 3, 15.0 * MS, 0.0)
     step = np.full(40, 20.0 * MS)
-    found = budget(Stretch(800 * MS, step, step, 20 * MS, {"input": waits}, workers=4))
+    found = budget(FreeStretch(800 * MS, step, step, 20 * MS, {"input": waits}, workers=4))
     assert found is not None and found.mean_ns == 20 * MS and not found.excess
 
 

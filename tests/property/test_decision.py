@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from gpuprof.trial import judge
 from gpuprof.trial.decision import RANK_SUM_P, decide, rank_sum_probability
-from gpuprof.trial.trial import MeasuredGain, Process
+from gpuprof.trial.trial import MeasuredGain, TimedProcess
 
 TRIALS, ROUNDS = 1000, 10
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 Draw = np.random.Generator
 
 
-def process(name: str, step: float, **more: float) -> Process:
-    return replace(Process(name, round(step * 1e6), 0, 20, None, 1, 1, None), **more)
+def process(name: str, step: float, **more: float) -> TimedProcess:
+    return replace(TimedProcess(name, round(step * 1e6), 0, 20, None, 1, 1, None), **more)
 
 
 def bimodal(share: float) -> Noise:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.attach.changes import BLOCK_STEPS, RECENT_BLOCKS, REFERENCE_BLOCKS, SETTLING_STEPS, Change, Watch, advance
+from gpuprof.attach.changes import (
+    BLOCK_STEPS,
+    RECENT_BLOCKS,
+    REFERENCE_BLOCKS,
+    SETTLING_STEPS,
+    StepTimeChange,
+    Watch,
+    advance,
+)
 from gpuprof.calibration import watch as watch_calibrated
 
 BEFORE = SETTLING_STEPS + BLOCK_STEPS * REFERENCE_BLOCKS
@@ -16,7 +24,7 @@ BEFORE = SETTLING_STEPS + BLOCK_STEPS * REFERENCE_BLOCKS
 seeds = st.integers(0, 2**32)
 
 
-def seen(steps_ns: list[float]) -> list[tuple[int, Change]]:
+def seen(steps_ns: list[float]) -> list[tuple[int, StepTimeChange]]:
     watch, found = Watch(), []
     for i, ns in enumerate(steps_ns):
         watch, change = advance(watch, ns)

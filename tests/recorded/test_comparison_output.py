@@ -15,7 +15,7 @@ from helpers.hostile import PAYLOADS
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from gpuprof.cli.shared.comparison_gates import METRICS, Outcome, judge, parse
+from gpuprof.cli.shared.comparison_gates import METRICS, GateOutcome, judge, parse
 from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
 from gpuprof.diagnosis.comparison.comparison import ComparedWork, Comparison, Note, Significance
 from gpuprof.errors import GpuprofError
@@ -208,27 +208,27 @@ def with_test(c: Comparison, p: float = 0.001, significant: bool | None = True) 
 def test_a_slower_step_fails_only_if_it_is_beyond_scatter():
     gate = parse("step_time:5%")
     slower, faster = compared("tiny.compile", "tiny"), compared("tiny", "tiny.compile")
-    assert judge(gate, with_test(faster))[0] is Outcome.HOLDS
-    assert judge(gate, with_test(compared("tiny", "tiny"), significant=None))[0] is Outcome.HOLDS
+    assert judge(gate, with_test(faster))[0] is GateOutcome.HOLDS
+    assert judge(gate, with_test(compared("tiny", "tiny"), significant=None))[0] is GateOutcome.HOLDS
     outcome, said = judge(gate, with_test(slower))
-    assert outcome is Outcome.FAILS and "88.9 % above A's, the limit is 5% (p = 0.001)" in said
-    assert judge(gate, with_test(slower, p=0.3, significant=False))[0] is Outcome.HOLDS
-    assert judge(gate, with_test(slower, significant=None))[0] is Outcome.UNKNOWN
-    assert judge(gate, replace(slower, significance=None))[0] is Outcome.UNKNOWN
-    assert judge(parse("step_time:100%"), with_test(slower))[0] is Outcome.HOLDS
+    assert outcome is GateOutcome.FAILS and "88.9 % above A's, the limit is 5% (p = 0.001)" in said
+    assert judge(gate, with_test(slower, p=0.3, significant=False))[0] is GateOutcome.HOLDS
+    assert judge(gate, with_test(slower, significant=None))[0] is GateOutcome.UNKNOWN
+    assert judge(gate, replace(slower, significance=None))[0] is GateOutcome.UNKNOWN
+    assert judge(parse("step_time:100%"), with_test(slower))[0] is GateOutcome.HOLDS
 
 
 def test_what_is_counted_needs_no_test():
     c = compared("tiny.compile", "tiny")
     for metric in ("kernels", "busy_time", "idle_time", "syncs"):
         outcome, said = judge(parse(f"{metric}:5%"), c)
-        assert outcome is Outcome.FAILS and "gate failed" in said
-        assert judge(parse(f"{metric}:500%"), c)[0] is Outcome.HOLDS
+        assert outcome is GateOutcome.FAILS and "gate failed" in said
+        assert judge(parse(f"{metric}:500%"), c)[0] is GateOutcome.HOLDS
     for metric in ("peak_memory", "token_time", "sample_time"):
-        assert judge(parse(f"{metric}:5%"), c)[0] is Outcome.UNKNOWN
+        assert judge(parse(f"{metric}:5%"), c)[0] is GateOutcome.UNKNOWN
     runs = compared("tests/data/runs/tiny_lora", "tests/data/hosts/small_batch")
-    assert judge(parse("token_time:5%"), runs)[0] is Outcome.FAILS
-    assert judge(parse("peak_memory:5%"), runs)[0] is Outcome.HOLDS
+    assert judge(parse("token_time:5%"), runs)[0] is GateOutcome.FAILS
+    assert judge(parse("peak_memory:5%"), runs)[0] is GateOutcome.HOLDS
 
 
 def test_the_time_of_a_token_is_tested_by_itself():
@@ -239,8 +239,8 @@ def test_the_time_of_a_token_is_tested_by_itself():
     assert c.significance is not None
     c = replace(c, significance=replace(c.significance, p_each=0.001))
     outcome, said = judge(parse("token_time:5%"), c)
-    assert outcome is Outcome.FAILS and "200.0 % above A's, the limit is 5% (p = 0.001)" in said
-    assert judge(parse("step_time:5%"), c)[0] is Outcome.HOLDS
+    assert outcome is GateOutcome.FAILS and "200.0 % above A's, the limit is 5% (p = 0.001)" in said
+    assert judge(parse("step_time:5%"), c)[0] is GateOutcome.HOLDS
     assert words.test(c).startswith("p = 0.001 over 9 and 9 unprofiled steps, by the time for each token (rank-sum")
 
 

@@ -10,7 +10,7 @@ from helpers.op_jobs import digests
 from helpers.paths import SHARED
 
 from gpuprof.ranks.joined import joined
-from gpuprof.ranks.verdicts import Found, judge
+from gpuprof.ranks.verdicts import JointReplay, judge
 
 FOLDER = SHARED / "traces" / "straggler"
 PUBLISHED = {"AR": 1.973, "SE": 1.537, "ST": 1.179}
@@ -18,7 +18,7 @@ RECORDED_S = {"AR": 46.65, "SE": 9.11, "ST": 2.21}
 
 
 @cache
-def found(name: str) -> Found:
+def found(name: str) -> JointReplay:
     path = FOLDER / f"trace-{name}.parquet"
     if not path.is_file():
         pytest.skip(f"no recorded jobs at {path} (set GPUPROF_SHARED)")

@@ -14,12 +14,12 @@ import pytest
 from helpers.paths import ROOT
 
 from gpuprof.memory.load import load_memory
-from gpuprof.memory.memory_report import Device
+from gpuprof.memory.memory_report import ReportedDevice
 
 SNAPSHOTS = ROOT / "tests" / "data" / "snapshots"
 
 
-def recorded(name: str, folder: Path) -> Device:
+def recorded(name: str, folder: Path) -> ReportedDevice:
     path = folder / f"{name}.pickle"
     with gzip.open(SNAPSHOTS / f"{name}.pickle.gz") as source, path.open("wb") as target:
         shutil.copyfileobj(source, target)

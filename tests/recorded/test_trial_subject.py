@@ -14,18 +14,18 @@ from helpers.trials import make_run
 
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.report.words.fixes import worth_trying
-from gpuprof.trial.fixes import Candidate, advised
-from gpuprof.trial.subject import Subject, predict_workers, subject_of, with_workers
-from gpuprof.trial.trial import Fix
+from gpuprof.trial.fixes import FixToTry, advised
+from gpuprof.trial.subject import TrialSubject, predict_workers, subject_of, with_workers
+from gpuprof.trial.trial import TriedFix
 
 SCENARIOS = ROOT / "scenarios"
 
 
-def recorded(name: str) -> Subject:
+def recorded(name: str) -> TrialSubject:
     return subject_of(SCENARIOS / name / "recording")
 
 
-def workers_of(subject: Subject) -> Finding | None:
+def workers_of(subject: TrialSubject) -> Finding | None:
     found = present(subject.diagnosis)
     return next((one for one in (*found.findings, *found.worth_trying) if one.id == "input_workers"), None)
 
@@ -81,7 +81,7 @@ def test_a_loader_of_46_ms_on_two_cores_does_not_get_faster_than_two_cores_are(t
     rank["loader"]["made"]["batch_cpu_ns"] = 46_000_000  # it computes, and does not wait
     (run / "rank0.json").write_text(json.dumps(rank))
     subject = subject_of(run)
-    found = predict_workers(subject, Candidate(Fix("input_workers", str(workers))))
+    found = predict_workers(subject, FixToTry(TriedFix("input_workers", str(workers))))
     step = present(found.step_ns)
     consumer_ns = float(np.mean(subject.run.steps.ns)) - 46e6
     least = (46e6 + consumer_ns) / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuprof.diagnosis.fixes.chance import probability, time_left, with_odds
+from gpuprof.diagnosis.fixes.chance import measured_odds, probability, time_left, with_odds
 from gpuprof.value_range import Range
 
 GAINS = [Range(0.89, 1.25, 1.57), Range(0.97, 1.79, 2.06), Range(1.03, 1.05, 1.4), Range(0.8, 0.98, 1.1)]
@@ -48,3 +48,9 @@ def test_what_may_not_work_is_a_mixture_with_no_change(gain: Range, odds: float)
     low, middle, high = np.quantile(np.where(works, draws(gain), 1.0), (0.1, 0.5, 0.9))
     found = with_odds(gain, odds)
     assert (found.low, found.expected, found.high) == pytest.approx((low, middle, high), rel=5e-3)
+
+
+def test_measured_odds_leave_a_part_of_the_assumed_doubt():
+    found = [measured_odds(assumed) for assumed in (0.0, 0.5, 0.8, 1.0)]
+    assert found[-1] == 1.0 and found == sorted(found)
+    assert 0.8 < found[2] < 1.0

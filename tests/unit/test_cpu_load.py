@@ -9,7 +9,7 @@ import pytest
 from helpers.started import wait_for
 
 from gpuprof.record.cpu_load import CpuTimes, cpu_times, load_between
-from gpuprof.trial.trial import Process
+from gpuprof.trial.trial import TimedProcess
 
 SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
 
@@ -42,5 +42,5 @@ def test_a_childs_time_is_ours():
     ("others", "idle", "disturbed"), [(1.0, 0.1, True), (1.0, 30.0, False), (0.1, 0.0, False), (None, None, False)]
 )
 def test_only_full_cpus_disturb(others: float | None, idle: float | None, disturbed: bool):
-    found = Process("", 1, 1, 20, None, 1, 1, None, others, idle)
+    found = TimedProcess("", 1, 1, 20, None, 1, 1, None, others, idle)
     assert found.is_disturbed is disturbed

@@ -11,12 +11,12 @@ from gpuprof.devices.gpu_driver import InstalledGpu
 from gpuprof.doctor import facts as facts_of
 from gpuprof.doctor import probe
 from gpuprof.doctor.examine import CHECKS, can_record, examine
-from gpuprof.doctor.machine_facts import Check, Facts, Mount, Torch
+from gpuprof.doctor.machine_facts import Check, MachineFacts, Mount, Torch
 
 GPU = InstalledGpu(
     0, "NVIDIA H200", "00000000:00:06.0", "580.159.04", 700.0, 700.0, 1980.0, 1980.0, ("gpu_idle",), False, 0.0
 )
-SOUND = Facts(
+SOUND = MachineFacts(
     platform="linux", kernel="Linux version 6.8.0-1044", python="/venv/bin/python",
     torch=Torch("2.11.0+cu130", "13.0", None, ("NVIDIA H200",), 2), gpus=(GPU,), gpu_files=True, driver_cuda="13.0",
     admin_only=False, nsys="2025.3.1: /usr/bin/nsys", out="gpuprof-runs", out_free_bytes=500 << 30,
@@ -74,7 +74,7 @@ FAILING = [
 ]  # fmt: skip
 
 
-def checked(facts: Facts, name: str) -> Check:
+def checked(facts: MachineFacts, name: str) -> Check:
     return next(check for check in examine(facts) if check.id == name)
 
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.comparison.notes import energy_notes
 from gpuprof.diagnosis.result.run_model import Energy
 from gpuprof.diagnosis.run.energy import measured_energy
 from gpuprof.diagnosis.run.run import run_facts
-from gpuprof.report.history import Entry, head, rows
+from gpuprof.report.history import HistoryEntry, head, rows
 from gpuprof.report.numbers import joules
 from gpuprof.report.words.run_words import energy as in_words
 from gpuprof.timeline.unit import STEP
@@ -119,7 +119,10 @@ def test_words(tmp_path: Path):
 
 
 def test_a_history_has_the_column_where_a_run_measured_it():
-    plain, measured = Entry("a", None, "ok", "", {}), Entry("b", None, "ok", "", {"token_j": 0.026, "step_j": 26.0})
+    plain, measured = (
+        HistoryEntry("a", None, "ok", "", {}),
+        HistoryEntry("b", None, "ok", "", {"token_j": 0.026, "step_j": 26.0}),
+    )
     assert head([plain])[-1] == "tokens/s" and head([plain, measured])[-1] == "J/token"
     assert [row[-1] for row in rows([plain, measured])] == ["–", "26 mJ"]
 

@@ -13,6 +13,7 @@ from helpers.program import BF16, FLOAT, MS, US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import CERTAIN_CHANCE
 from gpuprof.diagnosis.detect.gpu import fused_sequences
+from gpuprof.diagnosis.detect.gpu.activations import find_activations
 from gpuprof.diagnosis.findings import fused_elementwise, missing_kernels
 
 
@@ -193,3 +194,68 @@ def test_a_causal_convolution_is_priced_by_its_shape(tmp_path):
     assert after_us(found, proposal) == pytest.approx(found.step_ns / US - 1000 + fused_us, rel=0.02)
     for weight in ([4096, 1, 31], [4096, 4096, 4], [2048, 1, 4]):
         assert not list(missing_kernels.find(case(weight, f"other{weight}")))
+
+
+WIDE = [8, 1024, 3072]
+"""Of an activation."""
+WRITTEN_OUT = {
+    "gelu_tanh": [
+        ("mul", WIDE, []), ("to", WIDE), ("pow", WIDE, []), ("mul", WIDE, []), ("add", WIDE, WIDE), ("mul", WIDE, []),
+        ("tanh", WIDE), ("add", WIDE, []), ("mul", WIDE, WIDE),
+    ],
+    "gelu_tanh in another order": [
+        ("mul", WIDE, []), ("mul", WIDE, []), ("mul", WIDE, []), ("mul", WIDE, WIDE), ("add", WIDE, []),
+        ("mul", WIDE, WIDE), ("tanh", WIDE), ("add", WIDE, []), ("mul", WIDE, WIDE),
+    ],
+    "gelu": [("mul", WIDE, []), ("div", WIDE, []), ("erf", WIDE), ("add", WIDE, []), ("mul", WIDE, WIDE)],
+    "mish": [("softplus", WIDE), ("tanh", WIDE), ("mul", WIDE, WIDE)],
+    "other": [("mul", WIDE, []), ("sigmoid", WIDE), ("mul", WIDE, WIDE)],
+    "other, squared": [("relu", WIDE), ("pow", WIDE, [])],
+    "other, a bound": [("div", WIDE, []), ("tanh", WIDE), ("mul", WIDE, [])],
+}  # fmt: skip
+"""Function → its ops; `other` has no kernel of torch's own."""
+
+
+def _activations(ops, folder) -> Analysis:
+    """A step with one activation between two matrix multiplications, after an adapter's scale and sum."""
+    program = Program()
+
+    def body():
+        program.mm(8192, 3072, 768, gpu=1 * MS)
+        program.plain("mul", WIDE, [], gpu=50 * US)
+        program.plain("add", WIDE, WIDE, gpu=50 * US)
+        for op, *shapes in ops:
+            program.plain(op, *shapes, gpu=100 * US)
+        program.mm(8192, 768, 3072, gpu=1 * MS)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_an_activation_that_is_written_out_becomes_one_kernel(name, tmp_path):
+    case = _activations(WRITTEN_OUT[name], tmp_path)
+    found = find_activations(case)
+    assert found is not None and found.names == (name.partition(",")[0].partition(" ")[0],)
+    assert len(found.found.stretches) == case.steps
+    proposal = only(fused_elementwise, case, "activations")
+    assert case.roofline is not None
+    one_us = 2 * 2 * math.prod(WIDE) / case.roofline.ceilings.memory_bytes_per_s / 0.65 * 1e6 + 1
+    assert after_us(case, proposal) == pytest.approx(2100 + one_us, rel=0.02), "the adapter's ops stay"
+    assert ("torch.compile" in str(proposal.fix)) == name.startswith("other")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [("sigmoid", WIDE), ("mul", WIDE, WIDE)],
+        [("mul", WIDE, WIDE), ("sigmoid", WIDE), ("mul", WIDE, WIDE)],
+        [("tanh", WIDE), ("mul", WIDE, WIDE)],
+        [("add", WIDE, WIDE), ("tanh", WIDE), ("add", WIDE, []), ("mul", WIDE, WIDE)],
+        [("gelu", WIDE), ("mul", WIDE, WIDE)],
+    ],
+    ids=["a gate", "a gate of a product", "an LSTM's output", "no polynomial", "torch's own"],
+)
+def test_other_elementwise_ops_are_no_activation(ops, tmp_path):
+    assert find_activations(_activations(ops, tmp_path)) is None

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpuprof.trial.fit import DOCUMENT as FIT
-from gpuprof.trial.fit import FitReport, OnGpu, Point, model_of, table
+from gpuprof.trial.fit import FitOnGpu, FitReport, Point, model_of, table
 
 MIB = 2**20
 VALIDATOR = Draft202012Validator(FIT.schema())
@@ -18,7 +18,7 @@ VALIDATOR = Draft202012Validator(FIT.schema())
 def report() -> FitReport:
     points = (Point(4, 128, 100 * MIB, 5_000_000), Point(8, 128, 180 * MIB, None), Point(4, 256, 190 * MIB, None))
     model = model_of(points)
-    fits = OnGpu("L40S", 40_000 * MIB, tuple((n, *model.largest_batch(40_000 * MIB, n)) for n in (128, 256)))
+    fits = FitOnGpu("L40S", 40_000 * MIB, tuple((n, *model.largest_batch(40_000 * MIB, n)) for n in (128, 256)))
     return FitReport(
         command=("python", "train.py"), measured=points, of="tensors", changed={"batch": "--batch_size"}, tokens=True,
         cells=table(model, points, (), ()), gpus=(fits,), unknown=("what a GPU adds",), fake=True,

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.findings import FINDINGS, eager_attention
 from gpuprof.diagnosis.result.fix import (
     Code,
     Fix,
-    Patch,
+    PatchValue,
     Setting,
     arguments,
     as_fix,
@@ -117,7 +117,7 @@ def test_nothing_reads_the_text_of_a_fix():
 def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: str):
     """Attention with sinks has no SDPA: flex_attention is advised, and that is what is tried."""
     case = case_of(ROOT / "scenarios" / name / "recording")
-    assert [one.fix.patch for one in eager_attention.find(case)] == [Patch("eager_attention", value)]
+    assert [one.fix.patch for one in eager_attention.find(case)] == [PatchValue("eager_attention", value)]
 
 
 def shown(fix: Fix) -> list[str]:
@@ -154,9 +154,10 @@ def test_code_and_prose_have_lines_of_their_own(fix: Fix, lines: list[str]):
 
 
 def test_what_settles_a_fix_is_a_line_of_a_shell_with_the_recorded_command_behind_it():
-    assert Patch("tf32").command() == "gpuprof try --fix tf32"
+    assert PatchValue("tf32").command() == "gpuprof try --fix tf32"
     assert (
-        Patch("tf32").command(("python", "t.py", "--name=a b")) == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
+        PatchValue("tf32").command(("python", "t.py", "--name=a b"))
+        == "gpuprof try --fix tf32 -- python t.py '--name=a b'"
     )
     run = ROOT / "scenarios" / "nanogpt" / "recording"
     recorded = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["command"]

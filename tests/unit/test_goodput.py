@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuprof
-from gpuprof.record.goodput import CAUSES, Goodput, sentence, split
+from gpuprof.record.goodput import CAUSES, RecordedGoodput, sentence, split
 
 S, MS = 1_000_000_000, 1_000_000
 START = 1_700_000_000 * S
@@ -28,7 +28,7 @@ def lines(*stages: tuple[str, int, int, dict[str, int]], begin: int) -> list[dic
     return found
 
 
-def run(**manifest: Any) -> Goodput:
+def run(**manifest: Any) -> RecordedGoodput:
     steps = lines(
         ("settle", 4, 500 * MS, {"compile_ns": 300 * MS}),
         ("baseline_free", 9, 100 * MS, {}),

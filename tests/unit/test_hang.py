@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from gpuprof.errors import GpuprofError
-from gpuprof.hang.dump import Frame, read
+from gpuprof.hang.dump import DumpFrame, read
 from gpuprof.hang.hang_json import dumps as as_text
 from gpuprof.hang.hang_json import schema, to_json
 from gpuprof.hang.judge import judge
 from gpuprof.hang.load import states_of
 from gpuprof.hang.rank_state import RankState
-from gpuprof.hang.stacks import Stack, parse
+from gpuprof.hang.stacks import ThreadStack, parse
 from gpuprof.report.words.hang_words import next_step
 
 SECOND = 1_000_000_000
@@ -90,7 +90,7 @@ def test_a_rank_that_did_not_come(tmp_path: Path, kind: str):
     dumps[3] = [entry(1)]
     found = answer(written(tmp_path, dumps, {"0": [0, 1, 2, 3]}, kind))
     assert (found.kind, found.ranks) == ("missing", (3,)) and found.waiting and found.waiting.came == (0, 1, 2)
-    assert found.at == Frame("/home/me/train.py", 11, "train") and found.waited_ns == 60 * SECOND
+    assert found.at == DumpFrame("/home/me/train.py", 11, "train") and found.waited_ns == 60 * SECOND
 
 
 def test_a_member_without_a_dump_is_silent(tmp_path: Path):
@@ -219,7 +219,7 @@ def test_with_nccl_a_rank_that_waits_may_stand_in_any_line(tmp_path: Path):
     """0 waits for 1 in a group of both; 1 stands at loss.item(), as it waits for 2 in another."""
     dumps = {0: [entry(1, done=False, group="1")], 1: [entry(1, done=False, group="2")], 2: [entry(1, group="0")]}
     states, _ = states_of([str(written(tmp_path, dumps, {"0": [0, 1, 2], "1": [0, 1], "2": [1, 2]}))])
-    line = Stack((Frame("/home/me/train.py", 31, "step"),))
+    line = ThreadStack((DumpFrame("/home/me/train.py", 31, "step"),))
     assert judge([replace(state, stack=line) for state in states]).ranks == (2,)
 
 
@@ -264,21 +264,21 @@ def test_an_old_and_a_damaged_dump_do_not_hide_the_rest(tmp_path: Path):
 
 def test_stacks_of_faulthandler_and_py_spy():
     one, other = parse(FAULTHANDLER), parse(PY_SPY)
-    assert one and one.own == Frame("/home/me/train.py", 26, "step") and one.doing == "collective"
-    assert other and other.own == Frame("train.py", 31, "save") and other.doing == "save"
+    assert one and one.own == DumpFrame("/home/me/train.py", 26, "step") and one.doing == "collective"
+    assert other and other.own == DumpFrame("train.py", 31, "save") and other.doing == "save"
 
 
 def test_a_stack_without_collectives_says_what_the_process_does():
     frames = (
-        Frame("/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 5, "_next_data"),
-        Frame("/me/t.py", 3, "f"),
+        DumpFrame("/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 5, "_next_data"),
+        DumpFrame("/me/t.py", 3, "f"),
     )
-    found = judge([RankState(0, stack=Stack(frames), life="running")])
-    assert (found.kind, found.ranks, found.at) == ("loader", (0,), Frame("/me/t.py", 3, "f"))
+    found = judge([RankState(0, stack=ThreadStack(frames), life="running")])
+    assert (found.kind, found.ranks, found.at) == ("loader", (0,), DumpFrame("/me/t.py", 3, "f"))
 
 
 def test_a_process_that_waits_in_no_collective_is_not_sent_to_the_network():
-    found = judge([RankState(0, stack=Stack((Frame("/me/train.py", 3, "f"),)), life="running")])
+    found = judge([RankState(0, stack=ThreadStack((DumpFrame("/me/train.py", 3, "f"),)), life="running")])
     assert found.kind == "stuck" and "NCCL" not in next_step(found)
 
 

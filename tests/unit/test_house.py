@@ -234,6 +234,16 @@ def test_a_folder_has_at_most_20_modules():
     assert {name: size for name, size in sizes.items() if size > 20} == {}
 
 
+def test_no_two_classes_have_one_name():
+    """Whoever reads a name, or searches for it, finds one thing."""
+    places: dict[str, list[str]] = {}
+    for path in python_files():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module_of(path))
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
 def test_findings_stand_alone():
     """A finding imports no other finding, nor what stands above them; what several need is in `detect`."""
     findings = PACKAGE / "diagnosis" / "findings"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.installed import need
 
-from gpuprof.projection.memory.kept import OpUse, Training, kept
+from gpuprof.projection.memory.kept import OpUse, TrainedPart, kept
 
 torch = pytest.importorskip("torch")
 need("transformers")
@@ -48,7 +48,7 @@ def measured(built, ids) -> float:
     return float(sum(sizes.values()))
 
 
-def counted(built, ids, training: Training) -> float:
+def counted(built, ids, training: TrainedPart) -> float:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
         built(ids)
     uses = []
@@ -71,17 +71,17 @@ def test_adapters_of_a_frozen_model(dtype):
     names: dict[str, int] = dict.fromkeys(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 3
     )
-    training = Training(names, 8, dtype == torch.float32, whole=False)
+    training = TrainedPart(names, 8, dtype == torch.float32, whole=False)
     assert counted(built, ids(), training) == pytest.approx(measured(built, ids()), rel=0.06)
 
 
 def test_all_weights():
     built = model(whole=True)
-    assert counted(built, ids(), Training({}, None, False, whole=True)) == pytest.approx(
+    assert counted(built, ids(), TrainedPart({}, None, False, whole=True)) == pytest.approx(
         measured(built, ids()), rel=0.06
     )
 
 
 def test_what_is_not_a_transformer_is_not_counted():
     assert kept([OpUse("aten::conv2d", ((2, 3, 8, 8), (4, 3, 3, 3)), ("float", "float"), 1.0)],
-                Training({}, None, False, whole=True)) is None  # fmt: skip
+                TrainedPart({}, None, False, whole=True)) is None  # fmt: skip

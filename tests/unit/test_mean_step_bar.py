@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.mean_step.budget import Stretch, budget
+from gpuprof.diagnosis.mean_step.budget import FreeStretch, budget
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.diagnosis.written import brief
@@ -26,7 +26,7 @@ def of_steps(ms: list[float], saving_ms: dict[int, float] | None = None) -> Diag
     """A diagnosis whose timed steps take these times; the usual one takes 20 ms, on average or not."""
     ns, n = MS * np.array(ms, np.float64), len(ms)
     measured = {"save": np.array([MS * (saving_ms or {}).get(k, 0.0) for k in range(n)])} if saving_ms else {}
-    found = budget(Stretch(round(float(ns.sum())), ns, np.full(n, 20.0 * MS), 20 * MS, measured))
+    found = budget(FreeStretch(round(float(ns.sum())), ns, np.full(n, 20.0 * MS), 20 * MS, measured))
     return timed(budget=found)
 
 

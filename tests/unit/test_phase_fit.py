@@ -1,4 +1,4 @@
-"""The CPU's time before, in and after the backward passes, fitted to shares of a sampled step."""
+"""The CPU's time, fitted to what steps without a profiler show of it: of its parts, and where it runs ahead."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import pytest
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.mean_step.steps_ahead import shortest_ahead
 from gpuprof.diagnosis.run.sampled_phases import sampled_parts
 from gpuprof.replay.simulate import ROUNDS, simulate, step_of
+from gpuprof.replay.transform import scale
 from gpuprof.replay.unprofiled.phase_fit import Parts, _nodes, _parts, fitted_to_parts
+from gpuprof.replay.unprofiled.profiler_fit import no_slower_cpu, remove_profiler
 from gpuprof.tracefile.run_folder.samples import HostSamples
 
 
@@ -80,3 +83,23 @@ def test_marks_say_the_parts_of_a_step():
 )  # fmt: skip
 def test_another_step_few_of_them_or_no_marks_say_nothing(samples, step_ms):
     assert sampled_parts(samples, None if step_ms is None else step_ms * MS) is None
+
+
+def test_a_cpu_that_ran_ahead_is_no_slower_than_it_showed(tmp_path):
+    """A step of GPU work that hides the CPU: what recording left of its time is too long, as a timed step shows."""
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [program.small_mm(gpu=60 * US) for _ in range(60)])
+    graph = program.case(tmp_path).graph
+    step, alone = step_of(graph), step_of(scale(graph, device=0.0))
+    found = remove_profiler(graph, step, cpu_ns=alone / 3).graph
+    assert step_of(scale(found, device=0.0)) == pytest.approx(alone / 3, rel=0.1)
+    assert step_of(found) == pytest.approx(step, rel=0.005), "the step is as it was timed"
+    assert no_slower_cpu(graph, 2 * alone) is graph
+
+
+def test_the_shortest_step_of_the_usual_work_in_which_the_cpu_was_ahead():
+    gpu = np.array([100, 100, 100, 20, 900])
+    assert shortest_ahead(np.array([60, 70, 100, 10, 30]), gpu) == 60, "less work, and more, count for nothing"
+    assert shortest_ahead(np.array([95, 99, 100, 10, 900]), gpu) is None, "a step that waits shows nothing"
+    assert shortest_ahead(np.zeros(5, np.int64), gpu) is None

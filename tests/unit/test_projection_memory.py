@@ -9,7 +9,7 @@ import pytest
 
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
-from gpuprof.projection.memory.activations import Line, Loss, RecordedPeak, activations
+from gpuprof.projection.memory.activations import LinearBytes, Loss, RecordedPeak, activations
 from gpuprof.projection.memory.memory import RecordedMemory, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES
 from gpuprof.tracefile.run_folder.run import StepColumns
@@ -26,7 +26,7 @@ def gpu(name: str) -> Gpu:
     return found
 
 
-def near(line: Line, fixed: float, per_token: float) -> bool:
+def near(line: LinearBytes, fixed: float, per_token: float) -> bool:
     return (line.fixed_bytes, line.per_token) == (pytest.approx(fixed, abs=1), pytest.approx(per_token))
 
 

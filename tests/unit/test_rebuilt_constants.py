@@ -52,3 +52,47 @@ def test_neither_few_nor_what_depends_on_samples(tmp_path: Path, makers: int, se
     found = list(rebuilt_constants.find(model(tmp_path, makers, sees, first)))
     # Up to an op that sees an activation a chain is a constant still.
     assert all(f"made {LAYERS} times" in one.evidence[0].text for one in found) and bool(found) is (sees != TABLE)
+
+
+NODES, FEATURES = 4_000, 256
+MATRIX = [NODES, NODES]
+
+
+def graph_network(folder: Path, trained: bool = False, size: list[int] = MATRIX, times: int = 4, type: str = FLOAT):
+    """A model that scales a matrix by its sums before each multiplication, with no node of autograd unless trained."""
+    program = Program()
+
+    def scaled() -> None:
+        for name, shapes in (("sum", [size]), ("pow", [[NODES]]), ("mul", [[NODES, 1], size])):
+            program.op(f"aten::{name}", PLAIN, 100 * US, [*shapes, []], [type, type])
+            program.sequence -= not trained  # the next op has the same number
+
+    def body() -> None:
+        for _ in range(times):
+            shapes = [[NODES, FEATURES], [FEATURES, FEATURES]]
+            program.op("aten::linear", PRODUCT, 50 * US, shapes, [FLOAT, FLOAT])
+            scaled()
+            program.op("aten::matmul", PRODUCT, 200 * US, [size, [NODES, FEATURES]], [FLOAT, FLOAT])
+            program.op("aten::relu", PLAIN, 50 * US, [[NODES, FEATURES]], [FLOAT])
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+def test_what_has_no_gradients_is_computed_once(tmp_path: Path):
+    case = graph_network(tmp_path)
+    proposal = only(rebuilt_constants, case, "untrained")
+    assert proposal.best is not None
+    once, never = (case.step_ns - case.step_of(change(case.graph)) for change in (proposal.change, proposal.best))
+    assert once == pytest.approx(3 * 300 * US, rel=0.03)
+    assert never == pytest.approx(4 * 300 * US, rel=0.03), "it may be the same in all steps"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"trained": True}, {"size": [NODES, FEATURES]}, {"times": 2}, {"type": "long int"}],
+    ids=["weights", "statistics of activations", "two inputs", "indices of a router"],
+)
+def test_what_may_differ_is_not(tmp_path: Path, other):
+    assert not [one for one in rebuilt_constants.find(graph_network(tmp_path, **other)) if one.key == "untrained"]

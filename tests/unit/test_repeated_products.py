@@ -10,7 +10,7 @@ from helpers.cpu_recording import KERNEL_US, recorded
 
 from gpuprof.diagnosis.findings import redundant_forward
 from gpuprof.record.ranges import Ranges
-from gpuprof.record.repeated_products import RepeatedProducts, repeated_products
+from gpuprof.record.repeated_products import RepeatedProductMarker, repeated_products
 
 LAYERS = 6
 
@@ -78,7 +78,7 @@ def test_checkpointed_parts_are_not_computed_again():
 
 def test_each_is_computed_once_forward_and_backward(tmp_path):
     model, ranges = net(again=True), Ranges()
-    watch = RepeatedProducts(ranges.open)
+    watch = RepeatedProductMarker(ranges.open)
     watch.new_step()
 
     def step(number: int) -> None:

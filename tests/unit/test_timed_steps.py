@@ -14,7 +14,7 @@ from helpers.paths import ROOT
 from helpers.present import present
 from plotly.graph_objects import Figure
 
-from gpuprof.diagnosis.mean_step.budget import Stretch, budget
+from gpuprof.diagnosis.mean_step.budget import FreeStretch, budget
 from gpuprof.diagnosis.mean_step.timed_steps import timed_steps
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report import charts
@@ -28,7 +28,7 @@ def of_stretch(measured_ms: dict[str, list[float]], steps: int, usual_ms: float 
     """A diagnosis of steps that take the usual time and what was measured in each."""
     measured = {cause: MS * np.array(column, np.float64) for cause, column in measured_ms.items()}
     ns = usual_ms * MS + np.sum(list(measured.values()), axis=0) + np.zeros(steps)
-    stretch = Stretch(
+    stretch = FreeStretch(
         round(float(ns.sum())), ns, np.full(steps, usual_ms * MS), round(usual_ms * MS), measured,
         number=np.arange(7, 7 + steps), **more,
     )  # fmt: skip
@@ -133,7 +133,7 @@ def test_a_cause_of_no_weight_has_no_entry_in_the_legend():
 
 def test_steps_that_paused_have_the_colour_of_pauses():
     ns = MS * np.array([21.0] * 20 + [121.0] + [21.0] * 19)
-    stretch = Stretch(round(float(ns.sum())), ns, np.full(40, 20.0 * MS), 20 * MS)
+    stretch = FreeStretch(round(float(ns.sum())), ns, np.full(40, 20.0 * MS), 20 * MS)
     found = host_bound(budget=budget(stretch), _analysis=analysed(timed=timed_steps(stretch)))
     pauses, variation = bars(drawn(found))[1:]
     assert (pauses["name"], pauses["x"], pauses["y"]) == ("pauses", [21], [101])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuprof.diagnosis.result.fix import Patch as NamedPatch
-from gpuprof.diagnosis.result.iteration_model import Change
+from gpuprof.diagnosis.result.fix import PatchValue as NamedPatch
+from gpuprof.diagnosis.result.iteration_model import IterationChange
 from gpuprof.record.patches.context import Context, Hub
 from gpuprof.record.patches.trainer_arguments import PATCH, apply, as_value, given_in
 from gpuprof.trial.fixes import advised, of_iteration, parse
@@ -58,9 +58,9 @@ def test_a_field_that_is_not_there_is_not_made():
     assert not proof().applied and "no max_completion_length" in proof().text
 
 
-def change(value: str, changes: str | None) -> Change:
+def change(value: str, changes: str | None) -> IterationChange:
     patch = NamedPatch("trainer_arguments", value)
-    return Change("x", "X", "fix", Range(50, 60, 80), 100 / 60, "basis", changes, (), patch)
+    return IterationChange("x", "X", "fix", Range(50, 60, 80), 100 / 60, "basis", changes, (), patch)
 
 
 def test_a_trial_knows_what_is_expected_of_an_iteration():

@@ -23,8 +23,18 @@ from gpuprof.record.patches.pageable_copies import goes_to_gpu
 from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.words.fixes import measured
 from gpuprof.trial import folder_state, judge, plan, same_training
-from gpuprof.trial.fixes import Candidate, combination, parse
-from gpuprof.trial.trial import Baseline, Fix, MeasuredGain, Next, Process, Row, Sameness, Stop, Trial
+from gpuprof.trial.fixes import FixToTry, combination, parse
+from gpuprof.trial.trial import (
+    MeasuredGain,
+    Next,
+    Row,
+    Sameness,
+    TimedProcess,
+    Trial,
+    TrialBaseline,
+    TrialStop,
+    TriedFix,
+)
 from gpuprof.trial.trial_json import dumps, keep, schema
 from gpuprof.value_range import Range
 
@@ -33,8 +43,8 @@ R = Range(1.0, 2.0, 3.0)
 PATCHES = ROOT / "gpuprof" / "record" / "patches"
 
 
-def process(name: str, ms: float, width: float = 0.0) -> Process:
-    return Process(name, round(ms * MS), round(width * MS), 20, None, MS, MS, None)
+def process(name: str, ms: float, width: float = 0.0) -> TimedProcess:
+    return TimedProcess(name, round(ms * MS), round(width * MS), 20, None, MS, MS, None)
 
 
 # -- gains
@@ -143,10 +153,10 @@ def test_other_samples_of_the_same_kind_are_other_random_numbers():
 
 
 def test_what_saves_most_per_minute_comes_first():
-    large = Candidate(Fix("large"), saves=0.5)
-    small = Candidate(Fix("small"), saves=0.1)
-    slow = Candidate(Fix("slow"), saves=0.5, once_s=1000.0)
-    asked, worse = Candidate(Fix("asked")), Candidate(Fix("worse"), saves=-0.1)
+    large = FixToTry(TriedFix("large"), saves=0.5)
+    small = FixToTry(TriedFix("small"), saves=0.1)
+    slow = FixToTry(TriedFix("slow"), saves=0.5, once_s=1000.0)
+    asked, worse = FixToTry(TriedFix("asked")), FixToTry(TriedFix("worse"), saves=-0.1)
     found = plan.in_order([worse, asked, slow, small, large], process_s=10.0)
     assert [one.fix.name for one in found] == ["large", "small", "slow", "asked", "worse"]
 
@@ -165,7 +175,7 @@ def test_as_many_fixes_as_can_be_decided_fit_into_the_time_left():
 
 def test_fixes_are_read_with_their_values():
     assert parse("input_workers=8, tf32,optimizer") == [
-        Fix("input_workers", "8"), Fix("tf32"), Fix("optimizer", "fused")
+        TriedFix("input_workers", "8"), TriedFix("tf32"), TriedFix("optimizer", "fused")
     ]  # fmt: skip
 
 
@@ -283,21 +293,21 @@ def test_changes_of_a_tree_are_named(tmp_path):
 
 def trial() -> Trial:
     good = Row(
-        (Fix("input_workers", "8"),), "input_workers", "confirmed", "8 workers alive, before: 0",
+        (TriedFix("input_workers", "8"),), "input_workers", "confirmed", "8 workers alive, before: 0",
         Range(5e6, 6e6, 7e6), Range(2.0, 2.5, 3.0), 6 * MS, MeasuredGain(2.1, 2.4, 2.7), 1 << 31, 5 * 10**9,
         Sameness("bitwise", "the same batches, losses and gradients to the last bit", 0.0, 0.0), 2,
         "DataLoader(..., num_workers=8)", None, "fixes", 0.97, "right",
     )  # fmt: skip
     bad = replace(
-        good, fixes=(Fix("compile", "default"),), finding=None, status="failed", reason="out of memory: \x1b[31m",
+        good, fixes=(TriedFix("compile", "default"),), finding=None, status="failed", reason="out of memory: \x1b[31m",
         step_ns=None, speedup=None, sameness=None, predicted_step_ns=None, predicted_speedup=None, prediction=None,
     )  # fmt: skip
     return Trial(
         ("python", "train.py"), "gpuprof-runs/x", "NVIDIA H200", "2.11", 1, 2, 11, 20,
-        Baseline(15 * MS, 1 << 31, "gpu", 5 * 10**9, 0.01), (good, bad), good.fixes, ("a note",),
-        (process("", 15), process("input_workers=8", 6)), Stop("budget", "the budget of 300 s is used"),
-        (Next((Fix("tf32"), Fix("optimizer", "foreach")), "together", 1.2, 0.7, 70.0),
-         Next((Fix("syncs"),), "not tried", None, None, 100.0)), 1.3, 300 * 10**9, 299 * 10**9,
+        TrialBaseline(15 * MS, 1 << 31, "gpu", 5 * 10**9, 0.01), (good, bad), good.fixes, ("a note",),
+        (process("", 15), process("input_workers=8", 6)), TrialStop("budget", "the budget of 300 s is used"),
+        (Next((TriedFix("tf32"), TriedFix("optimizer", "foreach")), "together", 1.2, 0.7, 70.0),
+         Next((TriedFix("syncs"),), "not tried", None, None, 100.0)), 1.3, 300 * 10**9, 299 * 10**9,
     )  # fmt: skip
 
 

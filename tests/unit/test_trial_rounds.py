@@ -12,44 +12,44 @@ import pytest
 from helpers.present import present
 from jsonschema import Draft202012Validator
 
-from gpuprof.trial.fixes import Candidate
+from gpuprof.trial.fixes import FixToTry
 from gpuprof.trial.processes import Outcome
 from gpuprof.trial.run import run_trial
-from gpuprof.trial.trial import Fix, Process, Trial
+from gpuprof.trial.trial import TimedProcess, Trial, TriedFix
 from gpuprof.trial.trial_json import dumps, schema
 from gpuprof.value_range import Range
 
 STEP_MS, WALL_S = 100.0, 10.0
-TF32, FUSED, WORKERS = Fix("tf32"), Fix("optimizer", "fused"), Fix("input_workers", "2")
+TF32, FUSED, WORKERS = TriedFix("tf32"), TriedFix("optimizer", "fused"), TriedFix("input_workers", "2")
 
 
 class Machine:
     """Stands for a Starter: each process takes WALL_S, and its step what the fixes in it leave, with some noise."""
 
-    def __init__(self, gains: dict[Fix, float], noise: float = 0.005, **load: float) -> None:
+    def __init__(self, gains: dict[TriedFix, float], noise: float = 0.005, **load: float) -> None:
         self.gains, self.noise, self.load, self.now_s = gains, noise, load, 0.0
-        self.fails: dict[Fix, str] = {}
+        self.fails: dict[TriedFix, str] = {}
         self.together = 1.0
         self._draw = random.Random(1)
 
     def clock(self) -> float:
         return self.now_s
 
-    def run(self, fixes: Sequence[Fix], *_: object) -> Outcome:
+    def run(self, fixes: Sequence[TriedFix], *_: object) -> Outcome:
         self.now_s += WALL_S
         step = STEP_MS * self._draw.lognormvariate(0, self.noise) * (self.together if len(fixes) > 1 else 1)
         for fix in fixes:
             step /= self.gains[fix]
         error = next((self.fails[fix] for fix in fixes if fix in self.fails), None)
         name = " + ".join(map(str, fixes))
-        process = Process(name, round(step * 1e6), 0, 20, None, 1, round(WALL_S * 1e9), None, **self.load)  # type: ignore[arg-type]
+        process = TimedProcess(name, round(step * 1e6), 0, 20, None, 1, round(WALL_S * 1e9), None, **self.load)  # type: ignore[arg-type]
         if error:
             process = replace(process, step_ns=None, error=error)
         applied = [{"name": fix.name, "applied": True, "text": f"{fix.name} was made"} for fix in fixes]
         return Outcome(process, ({"settle": 11, "world_size": 1, "patches": applied},), ())
 
 
-def played(machine: Machine, *candidates: Candidate, budget_s: float = 300.0, **options: object) -> Trial:
+def played(machine: Machine, *candidates: FixToTry, budget_s: float = 300.0, **options: object) -> Trial:
     """The trial, whose JSON is valid."""
     options = {"rounds": None, "until": None} | options
     found = run_trial(
@@ -61,12 +61,12 @@ def played(machine: Machine, *candidates: Candidate, budget_s: float = 300.0, **
     return found
 
 
-def candidate(fix: Fix, gain: float | None = None, **more: object) -> Candidate:
+def candidate(fix: TriedFix, gain: float | None = None, **more: object) -> FixToTry:
     """One that is predicted to gain this much, within a tenth."""
     if gain is None:
-        return Candidate(fix)
+        return FixToTry(fix)
     expected = Range(gain / 1.1, gain, gain * 1.1)
-    return Candidate(fix, fix.name, None, expected, advised="fixes", probability=0.95, saves=1 - 1 / gain, **more)  # type: ignore[arg-type]
+    return FixToTry(fix, fix.name, None, expected, advised="fixes", probability=0.95, saves=1 - 1 / gain, **more)  # type: ignore[arg-type]
 
 
 def names(trial: Trial) -> list[str]:

@@ -62,7 +62,7 @@ class ChangeGate:
     """The limit as the user wrote it."""
 
 
-class Outcome(enum.Enum):
+class GateOutcome(enum.Enum):
     """Outcome of one gate."""
 
     HOLDS = 0
@@ -85,7 +85,7 @@ OF_GPU = ("busy_time", "idle_time", "kernels", "syncs")
 """Metrics of GPU work, which runs without a GPU lack."""
 
 
-def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
+def judge(gate: ChangeGate, comparison: Comparison) -> tuple[GateOutcome, str]:
     """Whether a gate holds, and what to print if it does not.
     A difference above the limit with too few steps to test is UNKNOWN: it must not pass, but may be noise.
     """
@@ -93,17 +93,17 @@ def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
     on_cpu = bool(sides) and all(one.cpu_step is not None for one in sides)
     pair = None if on_cpu and gate.metric in OF_GPU else METRICS[gate.metric](comparison)
     if pair is None:
-        return Outcome.UNKNOWN, f"--fail-on {gate.metric}: not known from these recordings"
+        return GateOutcome.UNKNOWN, f"--fail-on {gate.metric}: not known from these recordings"
     before, after = pair
     if after <= before * (1 + gate.limit):
-        return Outcome.HOLDS, ""
+        return GateOutcome.HOLDS, ""
     by = f"{100 * (after / before - 1):.1f} % above A's" if before else "above A's, which is 0"
     said = f"{gate.metric} of B is {by}, the limit is {gate.text}"
     if gate.metric not in TESTED:
-        return Outcome.FAILS, f"gate failed: {said}"
+        return GateOutcome.FAILS, f"gate failed: {said}"
     tested = comparison.significance
     if tested is None or tested.significant is None or tested.p is None:
-        return Outcome.UNKNOWN, (
+        return GateOutcome.UNKNOWN, (
             f"--fail-on {gate.metric}: {said}, but there are too few steps to distinguish that from noise:"
             f" record with gpuprof"
             " trace, which times more steps before it records"
@@ -113,4 +113,4 @@ def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
         significant, p = tested.significant and slower, tested.p
     else:
         significant, p = tested.p_each < SIGNIFICANT_P, tested.p_each
-    return (Outcome.FAILS, f"gate failed: {said} (p = {p:.2g})") if significant else (Outcome.HOLDS, "")
+    return (GateOutcome.FAILS, f"gate failed: {said} (p = {p:.2g})") if significant else (GateOutcome.HOLDS, "")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof import runfile
-from gpuprof.attach.changes import Change
-from gpuprof.attach.jobs import Job
+from gpuprof.attach.changes import StepTimeChange
+from gpuprof.attach.jobs import ArmedProcess
 from gpuprof.attach.kept import measured, shrink, to_shrink
 from gpuprof.attach.opened import open_recording
 from gpuprof.attach.watching import words
@@ -32,7 +32,7 @@ WIDTH: Convention[Cells] = 100
 class Recordings:
     """The recordings of one watch. ranks: of the job. read: follows a recording to its end, returns its diagnosis."""
 
-    ranks: list[Job]
+    ranks: list[ArmedProcess]
     options: dict[str, Any]
     most_bytes: int
     read: Callable[[Any], Diagnosis]
@@ -46,7 +46,7 @@ class Recordings:
         folder, _ = self._record()
         self.good = folder
 
-    def record_change(self, change: Change, step: int) -> None:
+    def record_change(self, change: StepTimeChange, step: int) -> None:
         """Records a change, and writes what differs from the last good recording. Raises GpuprofError if recording
         fails."""
         heading = f"step {step:,}: {words(change)}"

@@ -167,7 +167,7 @@ class OpDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictionCheck:
     """What one side's diagnosis predicted for a fix, next to what the other side measured."""
 
     finding: str
@@ -211,7 +211,7 @@ class Mechanism:
     """They sum to `difference_ns`."""
     found: Literal["a", "b", "both", "none"]
     """Side whose diagnosis has the finding."""
-    predictions: tuple[Prediction, ...] = ()
+    predictions: tuple[PredictionCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

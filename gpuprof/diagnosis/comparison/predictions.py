@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from gpuprof.diagnosis.comparison.comparison import ComparedWork, Prediction
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, PredictionCheck
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.plug_ins import declarations
@@ -17,7 +17,7 @@ LIKE_PREDICTED: Assumed[Share] = 0.2
 """A prediction is used if its work differs from the work done by at most this share."""
 
 
-def predictions(name: str, a: Facts, b: Facts, work: ComparedWork | None) -> Iterator[Prediction]:
+def predictions(name: str, a: Facts, b: Facts, work: ComparedWork | None) -> Iterator[PredictionCheck]:
     """What each side's diagnosis predicted for a fix that the other side has."""
     ratio = work.ratio if work else 1.0
     other_work = work is not None and not work.equal
@@ -38,7 +38,7 @@ def predictions(name: str, a: Facts, b: Facts, work: ComparedWork | None) -> Ite
             yield _prediction(nearest.id, nearest.title, by, nearest.step_ns, other.side, scale, tried)
 
 
-def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: Facts) -> Iterator[Prediction]:
+def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: Facts) -> Iterator[PredictionCheck]:
     """The prediction for several fixes together, if all of them were made."""
     sides: tuple[tuple[Literal["a", "b"], Diagnosis, Facts], ...] = (("a", both[0], b), ("b", both[1], a))
     for by, diagnosis, other in sides:
@@ -55,11 +55,11 @@ def _prediction(
     measured: Side,
     scale: float = 1.0,
     tried_ns: int | None = None,
-) -> Prediction:
+) -> PredictionCheck:
     """`scale`: work done / work that was predicted for. `tried_ns`: the step that a trial measured."""
     ns = measured.step_ns
     step_ns = Range(predicted.low * scale, predicted.expected * scale, predicted.high * scale)
-    return Prediction(
+    return PredictionCheck(
         finding=finding,
         title=title,
         by=by,

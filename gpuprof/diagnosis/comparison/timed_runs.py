@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.comparison.comparison import ComparedWork, Mechanism, PhaseShare, Prediction, Step
+from gpuprof.diagnosis.comparison.comparison import ComparedWork, Mechanism, PhaseShare, PredictionCheck, Step
 from gpuprof.diagnosis.comparison.predictions import predictions
 from gpuprof.diagnosis.detect.pair.cells import Cells
 from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
@@ -97,7 +97,7 @@ def timed_mechanisms(
     for name, title, text, cell, ns in sorted(found, key=lambda row: -sign * row[4]):
         if not ns:
             continue
-        foretold: tuple[Prediction, ...] = ()
+        foretold: tuple[PredictionCheck, ...] = ()
         if name == LOADER_WORKERS and _workers(a) != _workers(b):
             foretold = tuple(predictions(name, one, other, work))
         yield Mechanism(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes, parse
-from gpuprof.projection.memory.kept import Kept, OpUse, Training, kept
+from gpuprof.projection.memory.kept import Kept, OpUse, TrainedPart, kept
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import NO_TEXT, OP
 
@@ -23,11 +23,11 @@ def kept_of(case: Analysis, model: dict, passes: float) -> Kept | None:
     return kept(_ops(case, passes), training_of(model))
 
 
-def training_of(model: dict) -> Training:
+def training_of(model: dict) -> TrainedPart:
     """What is trained, from the run's description of its model."""
     lora = model.get("lora") or {}
     trainable, single = model.get("trainable") or 0, (model.get("dtypes") or {}).get("float32", 0)
-    return Training(
+    return TrainedPart(
         adapted=dict(lora.get("adapted") or {}),
         rank=lora.get("r"),
         single_adapters=single >= trainable > 0,

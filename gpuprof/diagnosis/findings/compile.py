@@ -25,7 +25,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     whole_passes,
 )
 from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up, never_compiled
-from gpuprof.diagnosis.detect.compiled.foreseen_breaks import Blocks, blocks_of, foreseen, in_words, with_calls
+from gpuprof.diagnosis.detect.compiled.foreseen_breaks import ModelBlocks, blocks_of, foreseen, in_words, with_calls
 from gpuprof.diagnosis.detect.compiled.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
 from gpuprof.diagnosis.detect.cpu.evidence import spans
@@ -182,7 +182,7 @@ def _is_short(case: Analysis, once_ns: tuple[float, float, float], change: Chang
     return once_ns[1] > WORTH_SAVING * gained
 
 
-def _of_blocks(kernels: float, varies: bool, blocks: Blocks | None) -> str:
+def _of_blocks(kernels: float, varies: bool, blocks: ModelBlocks | None) -> str:
     """How much less time compiling a single block takes, in words."""
     if blocks is None:
         return ""

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS, Loops, find_loops
+from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS, ExpertLoops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
@@ -138,7 +138,7 @@ def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
     return min(usual, own_ns) if launches else usual
 
 
-def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
+def _grouped_ns(case: Analysis, loops: ExpertLoops, group: I64, level: int) -> F64:
     """GPU time of grouped kernels for the loops' work, forward and then backward, ns."""
     graph, roof = case.graph, case.roofline
     count = len(loops.stretches)
@@ -182,7 +182,7 @@ def _resets(case: Analysis) -> Mask:
     return np.append(names, False)[op]
 
 
-def _first_product_bytes(case: Analysis, loops: Loops, group: I64) -> F64:
+def _first_product_bytes(case: Analysis, loops: ExpertLoops, group: I64) -> F64:
     """Per loop the bytes of the results of its matmuls from the model's width: the gate and the up projection."""
     ops, graph = case.trace.ops, case.graph
     found = np.zeros(len(loops.stretches))

@@ -12,8 +12,10 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration, key
-from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
-from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
+from gpuprof.diagnosis.detect.declared.proposal import SURE_GAIN, Absent, Page, Proposal
+from gpuprof.diagnosis.detect.gpu.activations import GELU, GELU_TANH, MISH, OTHER, find_activations
 from gpuprof.diagnosis.detect.gpu.fused_kernels import Fused
 from gpuprof.diagnosis.detect.gpu.fused_sequences import (
     GATE,
@@ -31,9 +33,9 @@ from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_mo
 from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.result.finding_model import Evidence
-from gpuprof.diagnosis.result.fix import Fix, assigned, call, code, joined
+from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration, listed
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Ns, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -63,6 +65,17 @@ LIGER_PARTS = (
 WORTH_SHARE: Assumed[Share] = 0.03
 """Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
 need torch.compile or CUDA graphs."""
+OWN_KERNELS = "activations"
+"""Key of the proposal for activation functions."""
+ACTIVATIONS = "activations in one kernel"
+FUNCTIONS = {
+    GELU_TANH: call("torch.nn.functional.gelu", Code("x"), approximate="tanh"),
+    GELU: call("torch.nn.functional.gelu", Code("x")),
+    MISH: call("torch.nn.functional.mish", Code("x")),
+}
+"""Function → how torch's kernel for it is called."""
+FUNCTION_COMPILED_NS: Assumed[tuple[Ns, Ns, Ns]] = (1e9, 4e9, 15e9)
+"""Time to compile one small function, forward and backward: at least, usually, and at most."""
 CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
 """Categories of kernels that are fused."""
 
@@ -81,8 +94,9 @@ Sequences of forward ops: a mean and `rsqrt` with the multiplications that follo
 `cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
 result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least
-{percent(WORTH_SHARE)} % of the GPU's time. Where a faster CPU gains more than a faster GPU, only the removed launches
-gain time: the fix is then listed under *Worth trying*.
+{percent(WORTH_SHARE)} % of the GPU's time. In any model, activations that are written out: GELU by `tanh` or `erf`,
+`x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`. Where a faster CPU gains more than a faster
+GPU, only the removed launches gain time: Liger's kernels are then listed under *Worth trying*.
 """,
     gain=f"""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) that
@@ -90,7 +104,9 @@ moves the activation as often as such a kernel must, at {percent(calibrated.FUSE
 ceiling; a norm's backward takes as long as {calibrated.NORM_BACKWARD.value:g} passes ({calibrated.NORM_BACKWARD.low:g}
 to {calibrated.NORM_BACKWARD.high:g}). A fused call is a Python function in both passes, and in each costs the CPU as
 much as six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms,
-rotary embedding, gates and loss, only those that gain on their own are proposed.
+rotary embedding, gates and loss, only those are proposed that shorten the step by {100 * (SURE_GAIN - 1):.0f} % on top
+of the ones that gain more. An activation function is one op of torch, or a function that is compiled on its own: it
+reads and writes the activation once, and its backward pass reads two and writes one.
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -102,17 +118,62 @@ of LoRA adapters are not covered. torch.compile fuses more if the model compiles
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes fused kernels for sequences that are not fused."""
+    yield from _liger_kernels(case)
+    yield from _own_kernels(case)
+
+
+def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
+    """Kernels of a library for a language model."""
     found = _sequences(case)
     if found is None:
         return
     alone = {name: case.step_of(one.change(1)(case.graph)) for name, one in pieces(case, found).items()}
-    for names in _chosen(case, alone):
-        some = found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
+    for names in _chosen(case, found, alone):
+        some = _of_pieces(found, names)
         fused, graph = Fused(case, some), case.graph
         share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())
         if share >= WORTH_SHARE:
             yield _proposal(case, some, fused, share, names, alone)
             return
+
+
+def _own_kernels(case: Analysis) -> Iterator[Proposal]:
+    """torch's own kernels for activations that are written out, which any model may have."""
+    written = find_activations(case) if case.roofline is not None else None
+    if written is None:
+        return
+    fused, graph = Fused(case, written.found), case.graph
+    took = float(graph.duration_ns[fused.gpu].sum())
+    compiled = OTHER in written.names
+    yield Proposal(
+        title=ACTIVATIONS,
+        evidence=spans(
+            case,
+            f"{np.count_nonzero(written.found.kind != PART) / case.steps:,.0f} activations {case.unit.a} as "
+            f"{case.per_step(fused.gpu.sum()):,.0f} elementwise kernels: {duration(case.per_step(took))}",
+            fused.gpu,
+        ),
+        fix=_written_shorter(case, written.names),
+        change=fused.change(1),
+        best=fused.change(0),
+        worst=fused.change(2),
+        once_ns=FUNCTION_COMPILED_NS if compiled else (0.0, 0.0, 0.0),
+        claims=("reference_ops",),
+        key=OWN_KERNELS,
+    )
+
+
+def _written_shorter(case: Analysis, names: Sequence[str]) -> Fix:
+    """The functions of torch in place of those that are written out."""
+    lines = [FUNCTIONS[name] for name in names if name in FUNCTIONS]
+    if OTHER in names:
+        lines.append(
+            code("@torch.compile") + "  # above the function that computes it, where the model is not compiled"
+        )
+    if GELU_TANH in names and case.stack.from_transformers:
+        option = case.stack.loaded(activation_function="gelu_pytorch_tanh")
+        lines = [option + "\n# or hidden_act, as the model's configuration names it; in code of your own:", *lines]
+    return joined(lines)
 
 
 def _proposal(
@@ -155,13 +216,28 @@ def _title(names: Sequence[str]) -> str:
     return f"fused {listed([IN_TITLE[name] for name in names])} (Liger)"
 
 
-def _chosen(case: Analysis, alone: Mapping[str, float]) -> Iterator[list[str]]:
-    """Names of the pieces to fuse: those that gain by themselves, and then all. alone: the step with each, ns."""
-    now = case.step_of(case.graph)
-    gaining = [name for name, then in alone.items() if then < now]
+def _chosen(case: Analysis, found: Sequences, alone: Mapping[str, float]) -> Iterator[list[str]]:
+    """Names of the pieces to fuse: those that gain on top of the ones that gain more, and then all. alone: the step
+    with each, ns.
+
+    Fused calls take the CPU longer than a few launches do, which shows once the others have shortened the GPU's work.
+    A piece that gains less than is known of its kernels is left out: it may lose as much.
+    """
+    now, gaining = case.step_of(case.graph), list[str]()
+    step = now
+    for name in sorted(alone, key=lambda name: alone[name]):
+        some = [*gaining, name]
+        then = alone[name] if not gaining else case.step_of(Fused(case, _of_pieces(found, some)).change(1)(case.graph))
+        if then < step - (SURE_GAIN - 1) * now:
+            step, gaining = then, some
     if gaining:
-        yield gaining
+        yield [name for name in alone if name in gaining]
     yield list(alone)
+
+
+def _of_pieces(found: Sequences, names: Sequence[str]) -> Sequences:
+    """The sequences of some pieces."""
+    return found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
 
 
 def pieces(case: Analysis, found: Sequences) -> dict[str, Fused]:
@@ -238,15 +314,36 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
+    """Activation functions on their own, and what Liger's kernels replace."""
+    written_out = "activation functions that are written out in several kernels"
+    for one in case.proposals(find):
+        if one.key == OWN_KERNELS:
+            yield part_of(case.graph, one.change, written_out, "torch, or a compiler, computes each in one")
+        else:
+            what = "norms, gates, rotary embeddings and losses in many small kernels"
+            yield part_of(case.graph, one.change, what, "several ops run where one kernel could do the same work")
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
-    ledger=LedgerItem("norms, gates, rotary embeddings and losses in many small kernels", stage="faster"),
+    ledger=LedgerParts(ledger_parts, stage="faster", unadvised=False),
     lowers=("slow_kernels",),
-    synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
+    synonyms=(
+        "gelu",
+        "activation",
+        "liger",
+        "liger_kernel",
+        "liger_kernels",
+        "fused_kernels",
+        "rmsnorm",
+        "elementwise",
+    ),
     titles=(
+        key(ACTIVATIONS),
         *(key(_title(names)) for most in range(1, len(PIECES) + 1) for names in itertools.combinations(PIECES, most)),
     ),
 )

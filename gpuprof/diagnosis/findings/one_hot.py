@@ -75,7 +75,7 @@ Soft labels, or vectors that are mixed before the multiplication, are not one-ho
 )
 
 
-class Lookups(NamedTuple):
+class OneHotLookups(NamedTuple):
     """Multiplications that are lookups, forward."""
 
     stretches: Stretches
@@ -165,7 +165,7 @@ def _moving(roofline: Roofline, moved: Sequence[tuple[Mask, float]]) -> list[Cha
     return [partial(at_most, parts=[(nodes, size / rate) for nodes, size in moved]) for rate in rates]
 
 
-def find_lookups(case: Analysis) -> Lookups | None:
+def find_lookups(case: Analysis) -> OneHotLookups | None:
     """Matrix multiplications with one-hot vectors; None where there are none, or no shapes were recorded."""
     ops = case.trace.ops
     kept: list[tuple[int, int, tuple[int, int, int]]] = []
@@ -179,7 +179,7 @@ def find_lookups(case: Analysis) -> Lookups | None:
     first, last, sizes = zip(*kept, strict=True)
     starts, ends = np.array(first), np.array(last)
     stretches = Stretches(ops.thread[starts].astype(np.int64), ops.start_ns[starts], ops.end_ns[ends])
-    return Lookups(stretches, *max(sizes, key=math.prod))
+    return OneHotLookups(stretches, *max(sizes, key=math.prod))
 
 
 def _product(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int, int]] | None:

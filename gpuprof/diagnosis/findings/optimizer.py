@@ -95,7 +95,7 @@ older. AdamW keeps two values for each weight: 8 bytes in float32, which Adafact
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _OptimizerStep:
     """The optimizer's step in the graph."""
 
     in_op: Mask
@@ -199,7 +199,7 @@ def _groups(case: Analysis, ranges: Mask) -> Iterator[Proposal]:
     )
 
 
-def _step(case: Analysis, ranges: Mask) -> _Step | None:
+def _step(case: Analysis, ranges: Mask) -> _OptimizerStep | None:
     """The optimizer's step; None where it is fused already, or where nothing of it was recorded."""
     graph, inside_ops = case.graph, _ops_inside(case, ranges)
     if (inside_ops & case.ops_named(FUSED.match)).any():
@@ -219,10 +219,10 @@ def _step(case: Analysis, ranges: Mask) -> _Step | None:
     asks = np.zeros(len(graph), bool) if scaler is None else scaler.reads
     reads = _step_counts(case, inside_ops) | (asks & ~graph.waits & ~graph.on_gpu)
     waits = (inside | asks) & graph.waits
-    return _Step(in_op, host & ~in_op, reads, waits, work, source, lists, bool(asks.any()))
+    return _OptimizerStep(in_op, host & ~in_op, reads, waits, work, source, lists, bool(asks.any()))
 
 
-def _fused(step: _Step, way: int) -> Change:
+def _fused(step: _OptimizerStep, way: int) -> Change:
     """One kernel a step in place of all; `way`: 0 is the best case, 2 the worst."""
     op_share = (calibrated.OPTIMIZER_FOREACH_HOST.rising if step.lists else calibrated.OPTIMIZER_LOOP_HOST.rising)[way]
     python = calibrated.OPTIMIZER_FOREACH_PYTHON if step.lists else calibrated.OPTIMIZER_LOOP_PYTHON
@@ -247,7 +247,7 @@ def _fused(step: _Step, way: int) -> Change:
     return change
 
 
-def _said(case: Analysis, step: _Step) -> str:
+def _said(case: Analysis, step: _OptimizerStep) -> str:
     """What a step does now."""
     ns, host = case.graph.duration_ns, step.in_op | step.python
     return (

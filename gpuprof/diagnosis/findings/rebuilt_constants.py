@@ -15,6 +15,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.detect.repeated.rebuilt_constants import find_rebuilt_constants
+from gpuprof.diagnosis.detect.repeated.rebuilt_untrained import find_untrained
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
@@ -40,22 +41,27 @@ PAGE = Page(
     title="Masks or tables are made again in every layer",
     means="""
 A causal mask, positions, or the sines and cosines of a rotary embedding depend only on the length of a batch, and are
-the same in each layer. Where each layer builds its own, each costs a dozen launches, or writes and reads a whole mask.
-Built once and passed on, or kept in a buffer of the model, they cost nothing. The same holds for what NumPy or torch
-computes on the CPU at each call and copies to the GPU (mel filters, windows, tables of positions): computing takes
-milliseconds, and each copy from pageable memory makes the CPU wait. A cache that never hits looks the same as no cache.
+the same in each layer. So is what is computed of tensors without gradients, such as the normalised adjacency matrix or
+the edge weights of a graph, or a bias from distances. Where each layer builds its own, each costs a dozen launches, or
+writes and reads a whole mask. Built once and passed on, or kept in a buffer of the model, they cost nothing. The same
+holds for what NumPy or torch computes on the CPU at each call and copies to the GPU (mel filters, windows, tables of
+positions): computing takes milliseconds, and each copy from pageable memory makes the CPU wait. A cache that never hits
+looks the same as no cache.
 """,
     detected=f"""
 Sequences of 3 to 32 forward ops that begin with one that creates a tensor (`arange`, `ones`, `full`, `zeros`, `eye`,
 `linspace`), read no tensor of a shape that layers compute with, and occur with the same names and shapes at least 4
-times a step; at least {percent(LEAST_REBUILT_SHARE)} % of the step. Not detected without shapes. On the CPU, copies of
-one size (1 KiB or more) go to the GPU at least twice before a backward pass, with kernels in between, each after 0.2 ms
-of CPU work in which nothing is launched, or after an op that creates a tensor of a size on the CPU. Not counted are
-stretches with random numbers, calls of a model for one row after another (`python_loop`), and copies between which a
-value is read from the GPU, as both may depend on it.
+times a step; at least {percent(LEAST_REBUILT_SHARE)} % of the step. Also sequences of 2 to 32 forward ops that make no
+node of autograd (they leave its number to the next op) before one that does, whose numbers are no integers and whose
+largest tensor has no size that gradients flow through, at least 3 times a step with the same names and shapes. Not
+detected without shapes. On the CPU, copies of one size (1 KiB or more) go to the GPU at least twice before a backward
+pass, with kernels in between, each after 0.2 ms of CPU work in which nothing is launched, or after an op that creates a
+tensor of a size on the CPU. Not counted are stretches with random numbers, calls of a model for one row after another
+(`python_loop`), and copies between which a value is read from the GPU, as both may depend on it.
 """,
     gain=f"""
-All but the first of each step are removed, with the Python between their ops; at worst {percent(STAYING_SHARE)} % of
+All but the first of each step are removed, with the Python between their ops (at best, of what has no gradients, the
+first as well: it may be the same in all steps); at worst {percent(STAYING_SHARE)} % of
 that stays (assumed). What the CPU computes and copies is removed as a whole, as it is kept over all steps.
 """,
     wrong=f"""
@@ -70,6 +76,7 @@ each of several calls look the same.
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes to make them once in a step, or once for all steps if the CPU computes them."""
     yield from _copied(case)
+    yield from _untrained(case)
     found = find_rebuilt_constants(case)
     if found is None:
         return
@@ -126,6 +133,37 @@ def _copied(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _untrained(case: Analysis) -> Iterator[Proposal]:
+    """What is computed of tensors without gradients, once in a step; at best once for all steps."""
+    found = find_untrained(case)
+    if found is None:
+        return
+    graph = case.graph
+    every, nodes = (nodes_in(graph, one) >= 0 for one in (found.every, found.again))
+    gpu = nodes & graph.on_gpu
+    took = max(case.per_step(float(graph.duration_ns[one & ~graph.waits].sum())) for one in (gpu, nodes & ~gpu))
+    if took < LEAST_REBUILT_SHARE * case.step_ns:
+        return
+    names = [name.removeprefix("aten::") for name in found.ops]
+    text = (
+        f"{', '.join(names[:MOST_NAMED])}{' …' if len(names) > MOST_NAMED else ''}: computed {found.times:,} times"
+        f" {case.unit.a} of tensors of the same sizes that have no gradients, {case.per_step(gpu.sum()):,.0f} kernels"
+        f" and {duration(took)} more than once"
+    )
+    yield Proposal(
+        title="what is not trained computed once",
+        evidence=spans(case, text, nodes & ~graph.waits),
+        fix=code("adjacency = normalised(adjacency)")
+        + "  # before the layers, or before the training, not in each layer",
+        change=partial(_without, nodes=nodes),
+        best=partial(_without, nodes=every),
+        worst=partial(_less, nodes=nodes),
+        odds=calibrated.SEPARATE.value,
+        needs="it is the same each time",
+        key="untrained",
+    )
+
+
 def _without(graph: Graph, nodes: Mask) -> Graph:
     return removed(without_waits(graph, nodes & graph.waits), nodes & ~graph.waits)
 
@@ -138,7 +176,16 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem("masks or tables that are made again", "they depend on sizes alone, and are the same each time"),
-    synonyms=("causal_mask", "position_ids", "rotary_table", "register_buffer", "mel_filters", "window_function"),
+    synonyms=(
+        "causal_mask",
+        "position_ids",
+        "rotary_table",
+        "register_buffer",
+        "mel_filters",
+        "window_function",
+        "gcn_norm",
+        "adjacency",
+    ),
     lowers=("long_python", "computing_on_cpu", "blocking_copies"),
-    titles=("masks_and_tables_made_once", "tables_kept_on_the_gpu"),
+    titles=("masks_and_tables_made_once", "tables_kept_on_the_gpu", "what_is_not_trained_computed_once"),
 )

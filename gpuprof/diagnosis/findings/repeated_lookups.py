@@ -70,7 +70,7 @@ The probability is {percent(calibrated.SEPARATE.value)} % (assumed).
 
 
 @dataclass(frozen=True, slots=True)
-class Lookups:
+class SharedTableLookups:
     """Lookups of shared tables with their backward passes; columns by lookup."""
 
     forward: Stretches
@@ -110,7 +110,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def find_lookups(case: Analysis) -> Lookups | None:
+def find_lookups(case: Analysis) -> SharedTableLookups | None:
     """All but the first lookup of each set of the same sizes in a step; None without any."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     rows = case.ops_named(lambda name: name == "aten::embedding") & (ops.kind == OP) & (ops.start_ns >= low)
@@ -150,7 +150,7 @@ def find_lookups(case: Analysis) -> Lookups | None:
     backward = backward_of(case, forward)
     if not (backward.end_ns > backward.start_ns).any():
         return None
-    return Lookups(forward, backward, most, table, indices)
+    return SharedTableLookups(forward, backward, most, table, indices)
 
 
 def _sums(case: Analysis, shape: tuple[int, ...]) -> int:

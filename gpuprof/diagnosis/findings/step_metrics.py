@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.losses.gradient_statistics import (
     OPS_TO_CLIP,
     find_gradient_statistics,
 )
-from gpuprof.diagnosis.detect.losses.logged_values import Logged, find_logged
+from gpuprof.diagnosis.detect.losses.logged_values import LoggedValues, find_logged
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
@@ -137,7 +137,7 @@ def _of_gradients(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def _rarely(graph: Graph, found: Logged) -> Graph:
+def _rarely(graph: Graph, found: LoggedValues) -> Graph:
     """Ops, launches, Python and waits in one step of STEPS_A_LINE."""
     now = graph.duration_ns
     left = removed(without_waits(graph, found.waits), found.nodes)

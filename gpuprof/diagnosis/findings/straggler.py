@@ -15,7 +15,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.detect.ranks.gang import Excess, Gang
+    from gpuprof.diagnosis.detect.ranks.gang import Gang, RankExcess
 
 PAGE = Page(
     id="straggler",
@@ -107,7 +107,7 @@ def _waits(gang: Gang) -> Evidence:
     )
 
 
-def _more(rank: int, one: Excess) -> Evidence:
+def _more(rank: int, one: RankExcess) -> Evidence:
     doing = one.doing
     where = f"rank {rank}: {doing.frame or doing.what}"
     text = f"{duration(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"

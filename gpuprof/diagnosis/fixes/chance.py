@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from gpuprof.calibration import doubts as calibrated
 from gpuprof.value_range import Range
 
 _NORMAL = NormalDist()
@@ -25,6 +26,12 @@ def probability(gain: Range, least: float) -> float:
     if side <= 0:
         return float(away >= 0)
     return _NORMAL.cdf(away * _Z90 / side)
+
+
+def measured_odds(assumed: float) -> float:
+    """Probability that a fix works which needs something that the recording does not show, from the assumed one: such
+    fixes worked more often than was assumed of them."""
+    return 1 - calibrated.DOUBT_LEFT.value * (1 - assumed)
 
 
 def time_left(gain: Range) -> float:

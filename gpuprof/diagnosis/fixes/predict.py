@@ -22,7 +22,7 @@ from gpuprof.diagnosis.detect.declared.proposal import (
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.fixes.acts_on import acts_on
 from gpuprof.diagnosis.fixes.alternatives import leaders_first
-from gpuprof.diagnosis.fixes.chance import probability, time_left, with_odds
+from gpuprof.diagnosis.fixes.chance import measured_odds, probability, time_left, with_odds
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
 from gpuprof.diagnosis.fixes.together import Named, as_one, best_pair
@@ -50,25 +50,36 @@ class _Predicted:
     """Whether the verdict names the problem that it removes."""
 
     @property
+    def odds(self) -> float:
+        """Probability that it works at all, corrected by how often such fixes did, 0 to 1."""
+        return measured_odds(self.proposal.odds)
+
+    @property
     def probability(self) -> float:
         """Probability that it gains 2 % or more, 0 to 1."""
+        return self.odds * probability(self.prediction.speedup, SURE_GAIN)
+
+    @property
+    def assumed_probability(self) -> float:
+        """The same with the odds as assumed; it decides the list, because measured programs were written to have what
+        their fixes change."""
         return self.proposal.odds * probability(self.prediction.speedup, SURE_GAIN)
 
     @property
     def time_left(self) -> float:
         """Expected time with the fix / time now; 1 in the cases in which the fix does not work."""
-        odds = self.proposal.odds
+        odds = self.odds
         return odds * time_left(self.prediction.speedup) + 1 - odds
 
     def shown(self, now_ns: float) -> Prediction:
         """The prediction to show; `now_ns`: the unchanged step, which a chain of fixes may also leave as it is."""
-        if self.proposal.odds >= 1:
+        if self.odds >= 1:
             return self.prediction
         gain, step = self.prediction.speedup, self.prediction.step
-        mixed = with_odds(gain, self.proposal.odds)
+        mixed = with_odds(gain, self.odds)
         usual = round(step.expected * gain.expected / mixed.expected)
         # The slowest of ten outcomes is outside the interval: "no change" counts if it is more likely than that.
-        as_it_is = round(now_ns * self.proposal.work) if self.proposal.odds < CERTAIN_CHANCE else 0
+        as_it_is = round(now_ns * self.proposal.work) if self.odds < CERTAIN_CHANCE else 0
         shown = Range(min(step.low, usual), usual, max(step.high, as_it_is, usual))
         return Prediction(shown, mixed, self.prediction.step_j)
 
@@ -76,9 +87,10 @@ class _Predicted:
     def list(self) -> Literal["fixes", "worth_trying"] | None:
         """The list in which it is advised; None: it is not advised."""
         speedup = self.prediction.speedup
-        if speedup.expected >= LEAST_GAIN and speedup.low >= SURE_GAIN and self.probability >= CERTAIN_CHANCE:
+        if speedup.expected >= LEAST_GAIN and speedup.low >= SURE_GAIN and self.assumed_probability >= CERTAIN_CHANCE:
             return "fixes"
-        return "worth_trying" if 1 / self.time_left >= LEAST_GAIN and self.probability >= LEAST_CHANCE else None
+        likely = 1 / self.time_left >= LEAST_GAIN and self.assumed_probability >= LEAST_CHANCE
+        return "worth_trying" if likely else None
 
     def share_left(self, left_ns: float | None) -> float:
         """Expected time of the rest of the run, `left_ns`, with the fix and its one-off cost, as a share of that
@@ -221,9 +233,10 @@ def _why_not(case: Analysis, one: _Predicted) -> str:
     speedup = one.prediction.speedup
     if one.list is None and one.proposal.needs and time_left(speedup) * LEAST_GAIN <= 1:
         return f"works with a probability of {one.proposal.odds:.2f} only; needs: {one.proposal.needs}"
-    if one.list is None and speedup.expected >= LEAST_GAIN and one.probability < LEAST_CHANCE:
+    if one.list is None and speedup.expected >= LEAST_GAIN and one.assumed_probability < LEAST_CHANCE:
         return (
-            f"shortens {case.unit.a} by {100 * (SURE_GAIN - 1):.0f} % with a probability of {one.probability:.2f} only"
+            f"shortens {case.unit.a} by {100 * (SURE_GAIN - 1):.0f} % with a probability of"
+            f" {one.assumed_probability:.2f} only"
         )
     if one.list is None:
         text = small_change(case, one.proposal, speedup)

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.iterations.recorded_shares import busy_share, decode_busy
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import Factors, iteration_with
 from gpuprof.diagnosis.result.fix import assigned, joined
-from gpuprof.diagnosis.result.iteration_model import Change, Iteration
+from gpuprof.diagnosis.result.iteration_model import Iteration, IterationChange
 from gpuprof.record.phase_names import (
     BACKWARD,
     ENVIRONMENT,
@@ -35,7 +35,7 @@ SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 
 
-def changes(iteration: Iteration, trainer: Trainer, on_gpu: bool = True) -> tuple[Change, ...]:
+def changes(iteration: Iteration, trainer: Trainer, on_gpu: bool = True) -> tuple[IterationChange, ...]:
     """What would shorten the iteration, the largest gain first. on_gpu: whether the training ran on a GPU; one without
     is not sent to another."""
     ways = [make for make in _ALL if on_gpu or make not in _ON_GPU]
@@ -44,7 +44,7 @@ def changes(iteration: Iteration, trainer: Trainer, on_gpu: bool = True) -> tupl
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
-def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Completions cut at their 95th percentile: the loop decodes until the last one ends."""
     found, argument = iteration.generation, trainer.first("max_completion_length", "max_new_tokens")
     if found is None or argument is None or not found.p95 or not found.longest or not found.decode_ns:
@@ -62,7 +62,7 @@ def _tail(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Run reward functions that mostly wait at the same time instead of one after another."""
     whole = iteration.ns_of(REWARD)
     waiting = [one for one in iteration.rewards if one.waits and one.ns >= calibrated.LEAST_GAIN.value * whole]
@@ -80,7 +80,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Change]
     )  # fmt: skip
 
 
-def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Generate the next iteration while this one trains."""
     ahead = iteration.ns_of(GENERATION, ENVIRONMENT, REWARD)
     rest = iteration.mean_ns - ahead
@@ -98,7 +98,7 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Decode as fast as the GPU can: transformers compiles the decode step over a static cache."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     argument = trainer.first("cache_implementation", "generation_kwargs")
@@ -122,7 +122,7 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Chan
     )  # fmt: skip
 
 
-def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """A static cache without compiling: the cache is not copied for each token.
 
     Not if the GPU waits for the CPU: then a step over a static cache, with its mask and indexed writes, takes longer
@@ -144,7 +144,7 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Generate with a serving engine; estimated from published throughput, not from this run."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     if found is None or busy is None or not found.decode_ns or trainer.settings.get("use_vllm") is True:
@@ -164,7 +164,7 @@ def _serving_engine(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _ended_sequences(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Use continuous batching: ended sequences leave the batch."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     if found is None or busy is None or not found.decode_ns or not found.ended_share:
@@ -196,7 +196,7 @@ def continuous_saved_ns(decode_ns: float, busy: float, ended_share: float) -> tu
     return low, expected, high
 
 
-def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Train without a reference policy: its log-probabilities are not computed."""
     beta, spent = trainer.settings.get("beta"), iteration.ns_of(LOG_PROBABILITIES)
     if not isinstance(beta, (int, float)) or not beta or not spent or trainer.first("beta") is None:
@@ -211,7 +211,7 @@ def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Compute log-probabilities of the old policy and of the reference in one pass, if the CPU limits them."""
     passes, busy = iteration.log_probability_passes or 0.0, busy_share(iteration, LOG_PROBABILITIES)
     if passes < 2 or busy is None:
@@ -227,7 +227,7 @@ def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Form micro-batches by tokens: each is only as long as its own completions."""
     found, phases = iteration.generation, (LOG_PROBABILITIES, FORWARD, BACKWARD)
     if found is None or not found.tokens or not found.longest or not found.sequences:
@@ -247,7 +247,7 @@ def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Copy the weights at a link's rate, or copy only the adapters."""
     spent, whole = iteration.ns_of(WEIGHT_SYNC), trainer.weight_bytes
     if not spent or not whole:
@@ -266,7 +266,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Run rewards that wait while log-probabilities are computed."""
     waiting = sum(one.ns for one in iteration.rewards if one.waits)
     saved = min(waiting, iteration.ns_of(REWARD), iteration.ns_of(LOG_PROBABILITIES))
@@ -280,7 +280,7 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
+def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
     """Generate twice the completions per iteration: what the larger iteration takes, for each of its halves."""
     found, busy = iteration.generation, decode_busy_share(iteration)
     argument = trainer.first("per_device_train_batch_size")
@@ -296,7 +296,7 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Change]:
     )  # fmt: skip
 
 
-_ALL: tuple[Callable[[Iteration, Trainer], Iterator[Change]], ...] = (
+_ALL: tuple[Callable[[Iteration, Trainer], Iterator[IterationChange]], ...] = (
     _tail, _rewards_at_once, _rewards_beside, _one_ahead, _decode_without_cpu, _cache_copies, _serving_engine,
     _ended_sequences, _larger_rollout, _reference, _one_pass, _padding, _weight_sync,
 )  # fmt: skip

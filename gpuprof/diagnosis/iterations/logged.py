@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.logged_changes import changes
-from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LogSource, Quantity, Role
+from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LoggedQuantity, LoggedRole, LogSource
 from gpuprof.diagnosis.iterations.percentile import percentile
 from gpuprof.diagnosis.result.iteration_model import PhaseBudget
 from gpuprof.errors import GpuprofError
@@ -30,7 +30,7 @@ from gpuprof.record.phase_names import (
 from gpuprof.tracefile.source import Issue
 from gpuprof.tracefile.training_logs.frameworks import Framework
 from gpuprof.tracefile.training_logs.read import TrainingLog, read_training_log, total_s
-from gpuprof.tracefile.training_logs.record import Logged
+from gpuprof.tracefile.training_logs.record import LoggedIteration
 from gpuprof.units import Assumed, Count, Entries, Iterations, Share
 
 ORDER = (
@@ -67,7 +67,7 @@ def diagnose_logs(paths: Sequence[str]) -> LoggedIterations:
     return _diagnosed(own, by_role)
 
 
-def logged_quantities(path: Path) -> tuple[Quantity, ...]:
+def logged_quantities(path: Path) -> tuple[LoggedQuantity, ...]:
     """What a log has in addition to times: queues, staleness, lengths. Raises GpuprofError, one line, for other
     files."""
     return _quantities(read_training_log(path))
@@ -109,11 +109,11 @@ def _source(log: TrainingLog) -> LogSource:
     return LogSource(log.path, log.framework.name, log.framework.role, len(log.iterations))
 
 
-def _used(iterations: Sequence[Logged]) -> Sequence[Logged]:
+def _used(iterations: Sequence[LoggedIteration]) -> Sequence[LoggedIteration]:
     return iterations[WARM_UP:] if len(iterations) >= WARM_UP + _FEWEST_AFTER_WARM_UP else iterations
 
 
-def _times(framework: Framework, one: Logged, outside: bool) -> Times:
+def _times(framework: Framework, one: LoggedIteration, outside: bool) -> Times:
     """Seconds of an iteration by phase; nested phases are subtracted from those that include them."""
     seconds = {key: max(one.values[key], 0.0) for key in framework.phases if key in one.values}
     for part, whole in framework.inside.items():
@@ -126,14 +126,14 @@ def _times(framework: Framework, one: Logged, outside: bool) -> Times:
     return {**found, OTHER: found.get(OTHER, 0.0) + rest} if rest > 0 else found
 
 
-def _named(framework: Framework, one: Logged) -> tuple[float, float]:
+def _named(framework: Framework, one: LoggedIteration) -> tuple[float, float]:
     """(seconds of all phases, seconds of the phases that some versions run between iterations)."""
     times = _times(framework, one, False)
     named = sum(ns for phase, ns in times.items() if phase != OTHER)
     return named, times.get(VALIDATION, 0.0) + times.get(SAVE, 0.0)
 
 
-def _outside(framework: Framework, used: Sequence[Logged]) -> bool:
+def _outside(framework: Framework, used: Sequence[LoggedIteration]) -> bool:
     """Whether validation and saving are outside the logged iteration: the phases only fit into it without them."""
     for one in used:
         named, apart = _named(framework, one)
@@ -143,7 +143,7 @@ def _outside(framework: Framework, used: Sequence[Logged]) -> bool:
     return False
 
 
-def _whole(framework: Framework, one: Logged, outside: bool) -> float:
+def _whole(framework: Framework, one: LoggedIteration, outside: bool) -> float:
     total = total_s(framework, one)
     if not outside:
         return total
@@ -167,7 +167,7 @@ def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tupl
     return tuple(phases), overlap_ns
 
 
-def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:
+def _is_asynchronous(framework: Framework, used: Sequence[LoggedIteration]) -> bool:
     if any(key in one.values for one in used for key in framework.asynchronous):
         return True
     # If the generator works longer than the trainer waits for it, it works while the trainer trains.
@@ -181,7 +181,7 @@ def _is_asynchronous(framework: Framework, used: Sequence[Logged]) -> bool:
     return bool(overlapping) and sum(overlapping) > len(overlapping) / 2
 
 
-def _between(used: Sequence[Logged], mean_ns: int) -> int | None:
+def _between(used: Sequence[LoggedIteration], mean_ns: int) -> int | None:
     """Mean time between the ends of consecutive iterations − the logged time, by the log's clock, ns."""
     apart = [
         (b.at_s - a.at_s) / (b.step - a.step)
@@ -208,16 +208,16 @@ def _lag(by_role: dict[str, TrainingLog]) -> int | None:
     return round(1e9 * mean) if mean >= 0 else None
 
 
-def _quantities(log: TrainingLog) -> tuple[Quantity, ...]:
+def _quantities(log: TrainingLog) -> tuple[LoggedQuantity, ...]:
     used, found = _used(log.iterations), []
     for key, kind in log.framework.quantities.items():
         values = [one.values[key] for one in used if key in one.values]
         if values and kind not in {one.kind for one in found}:
-            found.append(Quantity(kind, key, statistics.fmean(values), min(values), max(values)))
+            found.append(LoggedQuantity(kind, key, statistics.fmean(values), min(values), max(values)))
     return tuple(found)
 
 
-def _roles(found: LoggedIterations) -> tuple[Role, ...]:
+def _roles(found: LoggedIterations) -> tuple[LoggedRole, ...]:
     """The side that trains and the side that generates. None for a job that does one after the other: if both use the
     same GPUs neither waits, and the logs do not say whether they do."""
     if not found.asynchronous:
@@ -225,15 +225,15 @@ def _roles(found: LoggedIterations) -> tuple[Role, ...]:
     return (_trainer(found), _generator(found))
 
 
-def _trainer(found: LoggedIterations) -> Role:
+def _trainer(found: LoggedIterations) -> LoggedRole:
     if any(source.role == "trainer" for source in found.sources):
         wait = found.ns_of(GENERATION)
         known = found.quantity("trainer_wait_s") or found.quantity("trainer_idle_share")
         return _role("trainer", found.mean_ns, wait, "completions", known.key if known else "the phase generation")
-    return Role("trainer", None, None, None, None, "no log of the trainer")
+    return LoggedRole("trainer", None, None, None, None, "no log of the trainer")
 
 
-def _generator(found: LoggedIterations) -> Role:
+def _generator(found: LoggedIterations) -> LoggedRole:
     share, wait = found.quantity("generator_idle_share"), found.quantity("generator_wait_s")
     busy = found.quantity("generator_busy_s")
     if share is not None:
@@ -243,12 +243,12 @@ def _generator(found: LoggedIterations) -> Role:
     if busy is not None:
         waits = max(found.mean_ns - round(1e9 * busy.mean), 0)
         return _role("generator", found.mean_ns, waits, "training", busy.key)
-    return Role("generator", None, None, None, None, "not logged")
+    return LoggedRole("generator", None, None, None, None, "not logged")
 
 
-def _role(role: str, mean_ns: int, wait_ns: int, waits_for: str, source: str) -> Role:
+def _role(role: str, mean_ns: int, wait_ns: int, waits_for: str, source: str) -> LoggedRole:
     wait_ns = min(max(wait_ns, 0), mean_ns)
-    return Role(role, mean_ns - wait_ns, wait_ns, wait_ns / mean_ns, waits_for if wait_ns else None, source)
+    return LoggedRole(role, mean_ns - wait_ns, wait_ns, wait_ns / mean_ns, waits_for if wait_ns else None, source)
 
 
 def _limit(found: LoggedIterations) -> str:

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
-from gpuprof.diagnosis.result.iteration_model import Change
+from gpuprof.diagnosis.result.iteration_model import IterationChange
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 from gpuprof.tracefile.training_logs.frameworks import Framework
 
 
-def changes(found: LoggedIterations, framework: Framework) -> tuple[Change, ...]:
+def changes(found: LoggedIterations, framework: Framework) -> tuple[IterationChange, ...]:
     """Changes, the largest gain first; those that gain less than LEAST_GAIN are left out."""
     all_ = [one for make in _ALL for one in make(found, framework)]
     worth = [one for one in all_ if one.iteration_ns.expected <= (1 - calibrated.LEAST_GAIN.value) * found.mean_ns]
     return tuple(sorted(worth, key=lambda one: -one.speedup))
 
 
-def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[IterationChange]:
     """Generate the next iteration while this one trains."""
     ahead = found.ns_of(GENERATION, ENVIRONMENT, REWARD)
     rest = found.mean_ns - ahead
@@ -34,7 +34,7 @@ def _ahead(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _tail(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+def _tail(found: LoggedIterations, framework: Framework) -> Iterator[IterationChange]:
     """The longest completions continue later instead of being waited for."""
     mean, longest = found.quantity("request_mean_s"), found.quantity("request_longest_s")
     generating = found.ns_of(GENERATION)
@@ -50,7 +50,7 @@ def _tail(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[IterationChange]:
     """Use the generator's log-probabilities instead of computing the old policy's again."""
     old = found.quantity("old_log_probabilities_s")
     if not framework.reuse or old is None:
@@ -64,7 +64,7 @@ def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
     )  # fmt: skip
 
 
-def _more_generators(found: LoggedIterations, framework: Framework) -> Iterator[Change]:
+def _more_generators(found: LoggedIterations, framework: Framework) -> Iterator[IterationChange]:
     """Twice the GPUs for the side that the trainer waits for."""
     trainer = next((one for one in found.roles if one.role == "trainer"), None)
     if trainer is None or trainer.wait_ns is None or (trainer.wait_share or 0.0) < calibrated.BOUND.value:
@@ -77,4 +77,9 @@ def _more_generators(found: LoggedIterations, framework: Framework) -> Iterator[
     )  # fmt: skip
 
 
-_ALL: tuple[Callable[[LoggedIterations, Framework], Iterator[Change]], ...] = (_ahead, _tail, _reuse, _more_generators)
+_ALL: tuple[Callable[[LoggedIterations, Framework], Iterator[IterationChange]], ...] = (
+    _ahead,
+    _tail,
+    _reuse,
+    _more_generators,
+)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from gpuprof import documents
 from gpuprof.bounds import Items, OneOf, Positive, Share, Signed, Words
-from gpuprof.diagnosis.result.iteration_model import Change, PhaseBudget
+from gpuprof.diagnosis.result.iteration_model import IterationChange, PhaseBudget
 from gpuprof.tracefile.source import Issue
 
 SCHEMA = "gpuprof.iterations/1"
@@ -26,7 +26,7 @@ class LogSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class LoggedRole:
     """One side of the job: the processes that train, or those that generate."""
 
     role: Annotated[str, OneOf(("trainer", "generator"))]
@@ -41,7 +41,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class LoggedQuantity:
     """A quantity that was logged with the iterations."""
 
     kind: Annotated[str, OneOf(of="gpuprof.tracefile.training_logs.frameworks:Kind")]
@@ -80,13 +80,13 @@ class LoggedIterations:
     lag_ns: int | None
     """From the end of a batch's generation to the end of the iteration that trains on it; None unless the logs of both
     sides have its number and a clock."""
-    roles: tuple[Role, ...]
+    roles: tuple[LoggedRole, ...]
     """The side that trains and the side that generates; empty if they take turns."""
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[LoggedQuantity, ...]
     """Further quantities that were logged with the iterations."""
     limit: Words
     """Which side limits the iteration, and how that is known."""
-    changes: tuple[Change, ...]
+    changes: tuple[IterationChange, ...]
     """What would shorten the iteration, computed from its budget; the largest gain first."""
     issues: tuple[Issue, ...]
 
@@ -94,6 +94,6 @@ class LoggedIterations:
         """Time of these phases together."""
         return sum(one.ns for one in self.phases if one.phase in phases)
 
-    def quantity(self, kind: str) -> Quantity | None:
+    def quantity(self, kind: str) -> LoggedQuantity | None:
         """The logged quantity of a kind; None if there is none."""
         return next((one for one in self.quantities if one.kind == kind), None)

@@ -38,7 +38,7 @@ FEWEST_OF_MEAN: Assumed[Steps] = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class FreeStretch:
     """Consecutive free-running steps between two device synchronisations; one row per step in every column."""
 
     wall_ns: int
@@ -71,7 +71,7 @@ class Stretch:
     """Number of each step in the run; empty if unknown."""
 
 
-def budget(stretch: Stretch) -> Budget | None:
+def budget(stretch: FreeStretch) -> Budget | None:
     """The budget of a stretch; None if it has too few steps."""
     n = len(stretch.step_ns)
     if n < FEWEST_OF_MEAN or stretch.wall_ns <= 0:
@@ -112,13 +112,13 @@ def budget(stretch: Stretch) -> Budget | None:
     )
 
 
-def _pauses(stretch: Stretch, share: Mapping[str, F64]) -> F64:
+def _pauses(stretch: FreeStretch, share: Mapping[str, F64]) -> F64:
     """Unexplained time of each step that paused: its time − its work − the measured causes, ns."""
     left = np.nan_to_num(stretch.step_ns - stretch.expected_ns) - sum(share.values())
     return left[left > calibrated.PAUSE.value * stretch.usual_ns]
 
 
-def attributed(stretch: Stretch) -> dict[str, F64]:
+def attributed(stretch: FreeStretch) -> dict[str, F64]:
     """Cause → ns of each step's excess that it caused; their sum is at most the excess.
 
     If the causes together took longer than the excess, all are scaled down to it: the rest overlapped with GPU work.
@@ -152,7 +152,7 @@ def _events(share: Mapping[str, F64], measured: Mapping[str, F64], cause: str) -
     return share[cause][np.nan_to_num(measured[cause]) > 0]
 
 
-def _healing(stretch: Stretch) -> list[str]:
+def _healing(stretch: FreeStretch) -> list[str]:
     """One-off causes that still recur in the stretch and are known to become rarer later."""
     return [cause for cause in ONCE if cause in stretch.recurring and cause in stretch.ahead_ns]
 
@@ -171,7 +171,7 @@ def _scheduled(cause: str, events: F64, others: F64 | None, every: int) -> Exces
     return Excess(cause, mean, len(events), every)
 
 
-def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
+def _once(cause: str, ns: F64, stretch: FreeStretch) -> Once:
     total = round(float(ns.sum()))
     ahead = stretch.ahead_ns.get(cause)
     per_step = None if not stretch.total_steps else round((total + (ahead or 0)) / stretch.total_steps)
@@ -179,7 +179,7 @@ def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
 
 
 def _half_width(
-    stretch: Stretch, share: dict[str, F64], scheduled: Mapping[str, F64], once_ns: Mapping[str, float]
+    stretch: FreeStretch, share: dict[str, F64], scheduled: Mapping[str, F64], once_ns: Mapping[str, float]
 ) -> float:
     """Half the 80 % interval of the mean, from the steps without one-off and scheduled events, ns."""
     steps = np.nan_to_num(stretch.step_ns, nan=float(stretch.wall_ns / len(stretch.step_ns)))
@@ -189,7 +189,7 @@ def _half_width(
     return width if np.isfinite(width) else float(np.ptp(steps)) or 0.1 * stretch.usual_ns
 
 
-def _half_width_of_events(stretch: Stretch, scheduled: Mapping[str, F64]) -> float:
+def _half_width_of_events(stretch: FreeStretch, scheduled: Mapping[str, F64]) -> float:
     """Half the 80 % interval of what scheduled events add to the mean step, from how much they differ, ns. A single
     event says nothing about that."""
     square = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.mean_step.baseline import RareStep, durations, step_time
-from gpuprof.diagnosis.mean_step.budget import LEAST_CAUSE_SHARE, Stretch
+from gpuprof.diagnosis.mean_step.budget import LEAST_CAUSE_SHARE, FreeStretch
 from gpuprof.diagnosis.mean_step.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.mean_step.new_shapes import NewShapes, first_seen, new_shapes
 from gpuprof.diagnosis.mean_step.recurring import Recurring, recurring, worker_starts
@@ -47,7 +47,7 @@ class Feed:
     waited."""
 
 
-def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
+def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> FreeStretch | None:
     """The run's free-running stretch, steps in order; None if it was not timed as a whole.
 
     `work`: of every step of the run, if known; `rare`: the long step that recurs at a fixed distance.
@@ -85,7 +85,7 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         measured["new_shapes"] = np.where(first[rows] if first is not None else False, room, 0.0)
     left_over = ns - expected - np.sum(list(measured.values()), axis=0)
     measured["allocator"] = _allocating(steps.device_allocations[rows], left_over)
-    return Stretch(
+    return FreeStretch(
         wall_ns=round(wall_ns),
         step_ns=ns,
         expected_ns=expected,

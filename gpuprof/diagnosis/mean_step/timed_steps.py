@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.mean_step.budget import Stretch, attributed
+from gpuprof.diagnosis.mean_step.budget import FreeStretch, attributed
 from gpuprof.replay.mean_step import PAUSES, VARIATION
 from gpuprof.tracefile.trace import I64
 
@@ -29,7 +29,7 @@ class TimedSteps:
     `ns`."""
 
 
-def timed_steps(stretch: Stretch) -> TimedSteps:
+def timed_steps(stretch: FreeStretch) -> TimedSteps:
     """The steps of a stretch, each split into whole nanoseconds that sum to it.
 
     A step shorter than usual for its work is entirely `usual`.

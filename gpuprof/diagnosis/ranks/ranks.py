@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.calibration import noise as noise_calibrated
-from gpuprof.diagnosis.detect.ranks.gang import Excess, Gang
+from gpuprof.diagnosis.detect.ranks.gang import Gang, RankExcess
 from gpuprof.diagnosis.ranks.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks.digest_data import Digest, Doing
 from gpuprof.ranks.joined import Exchanged, Joined, joined
 from gpuprof.ranks.summary import RankSummary
-from gpuprof.ranks.verdicts import Found, judge
+from gpuprof.ranks.verdicts import JointReplay, judge
 from gpuprof.tracefile.trace import Trace
 
 Read = Callable[[Path], Trace]
@@ -79,12 +79,12 @@ def _in_order(digests: list[Digest], notes: list[Note], names: Sequence[str]) ->
     return sorted(numbered, key=lambda one: one.rank or 0)
 
 
-def _together(joined: Joined, found: Found, notes: tuple[Note, ...]) -> Gang:
+def _together(joined: Joined, found: JointReplay, notes: tuple[Note, ...]) -> Gang:
     digests, exchanged = joined.job.digests, joined.exchanged
     pace, late = np.median(found.paces_ns, axis=1), np.array([one.late_share for one in exchanged])
     order: NDArray[np.intp] = np.argsort(-pace, kind="stable")
     slow = found.slow
-    excess: tuple[Excess, ...] = ()
+    excess: tuple[RankExcess, ...] = ()
     if slow is not None:
         like = [d.doings for i, d in enumerate(digests) if i != slow]
         excess = _excess(digests[slow].doings, like)
@@ -123,17 +123,17 @@ def _of_cost(end: float) -> float:
     return math.copysign(math.sqrt(max(away**2 - math.log1p(noise_calibrated.GPU_PROCESS.value) ** 2, 0.0)), away)
 
 
-def _excess(doings: tuple[Doing, ...], others: list[tuple[Doing, ...]]) -> tuple[Excess, ...]:
+def _excess(doings: tuple[Doing, ...], others: list[tuple[Doing, ...]]) -> tuple[RankExcess, ...]:
     """Work beyond the others' median, most first."""
     tables = [{(d.resource, d.phase, d.what): d.ns for d in table} for table in others]
     found = []
     for doing in doings:
         usual = float(np.median([table.get((doing.resource, doing.phase, doing.what), 0.0) for table in tables]))
-        found.append(Excess(doing, doing.ns - usual))
+        found.append(RankExcess(doing, doing.ns - usual))
     return tuple(sorted((e for e in found if e.ns > 0), key=lambda e: -e.ns))
 
 
-def _largest(excess: tuple[Excess, ...]) -> str | None:
+def _largest(excess: tuple[RankExcess, ...]) -> str | None:
     """The resource with most of the excess."""
     totals: dict[str, float] = {}
     for one in excess:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.ledger_part import Sampled
-from gpuprof.diagnosis.sampled.host_calls import Stacks
+from gpuprof.diagnosis.sampled.host_calls import StackColumns
 from gpuprof.diagnosis.sampled.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.tracefile.run_folder.samples import Function
 from gpuprof.tracefile.trace import F64, Mask
@@ -65,7 +65,7 @@ def _is_layer(function: Function) -> bool:
     return function.file.startswith(LAYERS) and function.name.endswith("forward")
 
 
-def _parts(stacks: Stacks, weight: F64, around: int) -> tuple[tuple[str, float], ...]:
+def _parts(stacks: StackColumns, weight: F64, around: int) -> tuple[tuple[str, float], ...]:
     """The functions called directly by `around` at this place, with their shares of its samples, largest first."""
     below: dict[int, float] = defaultdict(float)
     for sample in np.flatnonzero(weight).tolist():

@@ -29,12 +29,14 @@ def replayed(
     of_all_ns: float | None = None,
     plans_apart: bool = False,
     shares: Parts | None = None,
+    cpu_ns: float | None = None,
 ) -> tuple[Replay, Removal | None]:
     """Recorded steps as a graph without the profiler's cost; None if they cannot be replayed, with the reason.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, if timed; `of_all_ns`: the step of all ranks
     replayed together, used as this rank's step if none was timed; `plans_apart`: the unprofiled step has no new shapes,
-    so planning for them is removed from the recorded steps; `shares`: the parts of an unprofiled step.
+    so planning for them is removed from the recorded steps; `shares`: the parts of an unprofiled step; `cpu_ns`: the
+    longest that such a step takes the CPU alone.
     """
     if not len(recorded) or not recorded.on_gpu.any():
         return Replay(None, False, "no GPU work to replay"), None
@@ -56,7 +58,7 @@ def replayed(
         return Replay(error, False, text), None
     if plans_apart:
         graph = without_planning(graph)
-    removal = remove_profiler(graph, measured_ns, spread, shares)
+    removal = remove_profiler(graph, measured_ns, spread, shares, cpu_ns)
     if measured_ns is None and of_all_ns:
         removal = at_step(graph, removal, of_all_ns)
     return Replay(error, True, steps=graph.steps), removal

@@ -1,7 +1,7 @@
 """The Diagnosis: what gpuprof has found, one frozen dataclass per concept; `json` writes it as `gpuprof.diagnosis/1`.
 
-All times are whole nanoseconds. `start_ns` counts from the window's start, except in `Window` itself, whose ends
-are on the trace's own clock. None means "cannot be known from this trace", never zero.
+All times are whole nanoseconds. `start_ns` counts from the window's start, except in `AnalysedWindow` itself, whose
+ends are on the trace's own clock. None means "cannot be known from this trace", never zero.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AnalysedWindow:
     """The span of CPU time that was analysed, on the trace's own clock."""
 
     start_ns: int
@@ -368,7 +368,7 @@ class Diagnosis:
     budget: Budget | None
     """The mean step, which is what training time consists of: mean_ns = usual_ns + sum of excess[].mean_ns +
     residual_ns, exactly."""
-    window: Window | None
+    window: AnalysedWindow | None
     devices: tuple[Device, ...]
     devices_estimated: tuple[DeviceEstimate, ...] | None
     gaps: Gaps | None

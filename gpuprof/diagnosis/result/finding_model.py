@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from gpuprof.bounds import Above0, OneOf, Share, Signed, Words
-from gpuprof.diagnosis.result.fix import FixLine, Patch, Setting
+from gpuprof.diagnosis.result.fix import FixLine, PatchValue, Setting
 from gpuprof.value_range import Range
 
 
@@ -100,7 +100,7 @@ class Finding:
     """The fixes of a chain, in order; empty for a single fix."""
     settings: tuple[Setting, ...] = ()
     """What the fix sets, in the order of its text."""
-    patch: Patch | None = None
+    patch: PatchValue | None = None
     """The patch with which gpuprof try applies it; an empty value is the patch's default. None: by hand."""
     fix_lines: tuple[FixLine, ...] = ()
     """The same as fix, line by line: code that can be pasted, and prose that says where it belongs."""

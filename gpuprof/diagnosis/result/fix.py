@@ -47,7 +47,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class PatchValue:
     """A patch of `gpuprof.record.patches` or of a plug-in, with its value; empty: the patch's default."""
 
     name: Words
@@ -94,7 +94,7 @@ class Fix:
     """What to do about a finding, for the recorded program. Falsy if empty."""
 
     parts: tuple[TextPart, ...] = ()
-    patch: Patch | None = None
+    patch: PatchValue | None = None
     """None: applied by hand."""
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class Fix:
 
     def by(self, patch: str, value: object = "") -> Fix:
         """The same fix with the patch that applies it."""
-        return replace(self, patch=Patch(patch, str(value)))
+        return replace(self, patch=PatchValue(patch, str(value)))
 
     @property
     def lines(self) -> tuple[FixLine, ...]:

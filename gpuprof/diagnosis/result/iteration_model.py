@@ -7,7 +7,7 @@ from typing import Annotated
 
 from gpuprof.bounds import OneOf, Positive, Share, Words
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.result.fix import Patch, Setting
+from gpuprof.diagnosis.result.fix import PatchValue, Setting
 from gpuprof.value_range import Range
 
 
@@ -94,7 +94,7 @@ class Unrecorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class IterationChange:
     """Something that would shorten the iteration, computed from its budget."""
 
     id: Words
@@ -109,7 +109,7 @@ class Change:
     """What it changes about the training itself; None: nothing."""
     settings: tuple[Setting, ...] = ()
     """What the fix sets, in the order of its text."""
-    patch: Patch | None = None
+    patch: PatchValue | None = None
     """By which gpuprof try makes it; an empty value is the patch's default. None: by hand."""
 
 
@@ -132,7 +132,7 @@ class Iteration:
     """Phases in the recorded window, per iteration, without what was not recorded."""
     unrecorded: Unrecorded | None
     """The part of generate loops that was not recorded, per iteration."""
-    changes: tuple[Change, ...]
+    changes: tuple[IterationChange, ...]
     """What would shorten the iteration, computed from its budget; the largest gain first."""
     log_probability_passes: float | None = None
     """Times that log-probabilities were computed without gradients; None where that is not known."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from gpuprof import documents
 from gpuprof.bounds import Items, OneOf, Positive, Share
-from gpuprof.diagnosis.iterations.logged_model import Quantity
+from gpuprof.diagnosis.iterations.logged_model import LoggedQuantity
 from gpuprof.tracefile.source import Issue
 
 SCHEMA = "gpuprof.roles/1"
@@ -45,7 +45,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class RoleProcess:
     """One process of the job: its time in order, without gaps or overlap."""
 
     source: str
@@ -57,7 +57,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseTime:
+class RolePhaseTime:
     """Time that a role spends on a phase, within the window."""
 
     phase: Annotated[str, OneOf((WAITING,), of="gpuprof.diagnosis.iterations.logged:ORDER")]
@@ -72,7 +72,7 @@ class Role:
     """Trainer, generator, environment, reward or other; several of the same are numbered."""
     source: str
     program: str | None
-    phases: tuple[PhaseTime, ...]
+    phases: tuple[RolePhaseTime, ...]
     """Longest first; with wait_ns they sum to window_ns exactly."""
     busy_ns: int
     wait_ns: int
@@ -120,6 +120,6 @@ class Roles:
     limiting: str | None
     """That role; None if all wait, or none does."""
     issues: tuple[Issue, ...]
-    queue: tuple[Quantity, ...] = ()
+    queue: tuple[LoggedQuantity, ...] = ()
     """Number of batches that wait to be trained on, and the age of their policy: from logs given with the recordings,
     or else counted from the marks."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.roles.model import WAITING, Process, Span
+from gpuprof.diagnosis.roles.model import WAITING, RoleProcess, Span
 from gpuprof.record.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER, TRAINING
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.timeline.iteration_phases import PhaseSpan, innermost, phase_spans
@@ -22,7 +22,7 @@ BREATH_NS: Assumed[WholeNs] = 1_000_000
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER, TRAINING)
 
 
-def of_phase_log(log: PhaseLog, offset_ns: int) -> Process:
+def of_phase_log(log: PhaseLog, offset_ns: int) -> RoleProcess:
     """The process of a phase log. Between marks it waits if its thread used hardly any CPU time, otherwise it works.
 
     offset_ns: added to its clock. Of several threads the one with most marks is followed; phases that others mark while
@@ -37,10 +37,10 @@ def of_phase_log(log: PhaseLog, offset_ns: int) -> Process:
         spans = _fill_waits(spans, _exclusive(marks))
     moved = tuple(Span(one.phase, one.start_ns + offset_ns, one.end_ns + offset_ns) for one in _without_gaps(spans))
     clock = f"boot {log.boot}" if log.boot else f"host {log.host}"
-    return Process(log.path, log.program, clock, moved)
+    return RoleProcess(log.path, log.program, clock, moved)
 
 
-def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Process:
+def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> RoleProcess:
     """The process of a recording with marked phases; without spans if it has no marks. Between them it waits while
     neither a GPU nor a CPU op is running.
 
@@ -51,7 +51,7 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
     clock = "time of day" if base_ns is not None else f"that of {split_process(Path(path))[0]}"
     found = [Span(_phase(one.phase), one.start_ns, one.end_ns) for one in phase_spans(trace, training=True)]
     if not found:
-        return Process(path, None, clock, ())
+        return RoleProcess(path, None, clock, ())
     low, high = min(one.start_ns for one in found), max(one.end_ns for one in found)
     marks = union(
         np.array([one.start_ns for one in found], np.int64), np.array([one.end_ns for one in found], np.int64)
@@ -66,7 +66,7 @@ def of_trace(trace: Trace, busy: Intervals, working: Intervals, path: str) -> Pr
     found.sort(key=lambda one: one.start_ns)
     base_ns = base_ns or 0
     moved = [Span(one.phase, one.start_ns + base_ns, one.end_ns + base_ns) for one in found]
-    return Process(path, None, clock, tuple(_joined(moved)))
+    return RoleProcess(path, None, clock, tuple(_joined(moved)))
 
 
 def _exclusive(marks: Sequence[Mark]) -> list[Span]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from gpuprof.diagnosis.iterations.logged_model import Quantity
+from gpuprof.diagnosis.iterations.logged_model import LoggedQuantity
 from gpuprof.diagnosis.roles.model import WAITING, Span
 from gpuprof.record.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
 from gpuprof.units import Assumed, Batches, Share, WholeNs
@@ -27,7 +27,7 @@ MARKED = "marked"
 TRAINER = "trainer"
 
 
-def marked_quantities(lanes: Mapping[str, Sequence[Span]], window_ns: int) -> tuple[Quantity, ...]:
+def marked_quantities(lanes: Mapping[str, Sequence[Span]], window_ns: int) -> tuple[LoggedQuantity, ...]:
     """Queue depth and, if processes mark weight sync, staleness; empty if the marks do not say."""
     if TRAINER not in lanes:
         return ()
@@ -73,18 +73,18 @@ def _waiting(ready: Sequence[int], taken: Sequence[int], at_ns: int) -> int:
     return bisect_right(ready, at_ns) - bisect_right(taken, at_ns)
 
 
-def _depth(ready: Sequence[int], taken: Sequence[int], at_first: int, window_ns: int) -> Quantity:
+def _depth(ready: Sequence[int], taken: Sequence[int], at_first: int, window_ns: int) -> LoggedQuantity:
     moments = sorted({0, *ready, *taken, window_ns})
     depths = [_waiting(ready, taken, at) + at_first for at in moments[:-1]]
     whole = sum(depth * (end - at) for depth, at, end in zip(depths, moments[:-1], moments[1:], strict=True))
     lasting = [depth for depth, at, end in zip(depths, moments[:-1], moments[1:], strict=True) if end > at]
-    return Quantity("queue", MARKED, whole / window_ns, float(min(lasting)), float(max(lasting)))
+    return LoggedQuantity("queue", MARKED, whole / window_ns, float(min(lasting)), float(max(lasting)))
 
 
 def _age(
     lanes: Mapping[str, Sequence[Span]], generated: Sequence[tuple[str, Span]], taken: Sequence[int], each: int,
     at_first: int,
-) -> Quantity | None:  # fmt: skip
+) -> LoggedQuantity | None:  # fmt: skip
     """Number of weight syncs between the start of a generation and the start of training on it, by each side's marks.
     None if no process marks them."""
     synced = {name: ends for name, spans in lanes.items() if (ends := _syncs(spans))}
@@ -96,7 +96,9 @@ def _age(
         for i, start in enumerate(taken[at_first:])
         for name, one in generated[i * each : (i + 1) * each]
     ]
-    return Quantity("staleness", MARKED, sum(ages) / len(ages), float(min(ages)), float(max(ages))) if ages else None
+    return (
+        LoggedQuantity("staleness", MARKED, sum(ages) / len(ages), float(min(ages)), float(max(ages))) if ages else None
+    )
 
 
 def _syncs(spans: Sequence[Span]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuprof.diagnosis.iterations.logged import logged_quantities
-from gpuprof.diagnosis.roles.model import Process, Roles
+from gpuprof.diagnosis.roles.model import RoleProcess, Roles
 from gpuprof.diagnosis.roles.processes import of_phase_log, of_trace
 from gpuprof.diagnosis.roles.timeline import roles_of
 from gpuprof.errors import GpuprofError
@@ -53,7 +53,7 @@ def _marks(one: Recording) -> bool:
     return any(map(holds_phase_logs, one.files))
 
 
-def _traced(recording: Recording) -> Process:
+def _traced(recording: Recording) -> RoleProcess:
     """The process of a recording. Raises GpuprofError if it has no trace or no marked phases."""
     trace = recording.read().trace
     if trace is None:

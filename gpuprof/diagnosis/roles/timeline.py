@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.diagnosis.roles.model import WAITING, Awaited, PhaseTime, Process, Role, Roles, Span, Wait
+from gpuprof.diagnosis.roles.model import WAITING, Awaited, Role, RolePhaseTime, RoleProcess, Roles, Span, Wait
 from gpuprof.diagnosis.roles.queue import marked_quantities
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
@@ -28,7 +28,7 @@ _NAMES = ((TRAINING, "trainer"), (GENERATION, "generator"), (ENVIRONMENT, "envir
 """(phase, role): a process gets the role of the first of these phases that it has."""
 
 
-def roles_of(processes: Sequence[Process]) -> Roles:
+def roles_of(processes: Sequence[RoleProcess]) -> Roles:
     """The processes' roles over the time in which all of them were followed.
 
     Raises GpuprofError, one line, for fewer than two processes, or if they were not followed at the same time.
@@ -124,14 +124,14 @@ def _busy(spans: Iterable[Span]) -> Intervals:
     return _intervals(one for one in spans if one.phase != WAITING)
 
 
-def _role(name: str, process: Process, spans: list[Span], working: dict[str, Intervals], window_ns: int) -> Role:
+def _role(name: str, process: RoleProcess, spans: list[Span], working: dict[str, Intervals], window_ns: int) -> Role:
     times: dict[str, int] = {}
     for one in spans:
         times[one.phase] = times.get(one.phase, 0) + one.ns
     wait_ns = times.pop(WAITING, 0)
     others = join(*(busy for other, busy in working.items() if other != name))
     bubble_ns = sum(clip(others, one.start_ns, one.end_ns).total for one in spans if one.phase == WAITING)
-    phases = tuple(PhaseTime(phase, ns) for phase, ns in sorted(times.items(), key=lambda item: -item[1]))
+    phases = tuple(RolePhaseTime(phase, ns) for phase, ns in sorted(times.items(), key=lambda item: -item[1]))
     return Role(
         name, process.source, process.program, phases, window_ns - wait_ns, wait_ns, bubble_ns, bubble_ns / window_ns,
         _longest(spans),
@@ -210,7 +210,7 @@ def _limit(roles: Sequence[Role], waits: Sequence[Wait]) -> tuple[str | None, st
     return least.role, f"{said} of the time for others: {what} limits the job."
 
 
-def _issues(processes: Sequence[Process], one_clock: bool, window_ns: int) -> Iterable[Issue]:
+def _issues(processes: Sequence[RoleProcess], one_clock: bool, window_ns: int) -> Iterable[Issue]:
     if not one_clock:
         yield Issue(
             "several_clocks", "warning",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.result.diagnosis import Gap, Gaps
-from gpuprof.diagnosis.sampled.host_calls import Frame, Stacks
+from gpuprof.diagnosis.sampled.host_calls import SampledFrame, StackColumns
 from gpuprof.diagnosis.sampled.host_places import as_recorded
 from gpuprof.tracefile.run_folder.samples import HostSamples
 from gpuprof.units import Assumed, Samples, Share
@@ -25,13 +25,13 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
     at = as_recorded(case, samples)
     if at is None:
         return gaps
-    stacks = Stacks(samples)
+    stacks = StackColumns(samples)
 
     def named(gap: Gap) -> Gap:
         inside = at.within(gap.start_ns, gap.start_ns + gap.ns)
         if gap.frame or len(inside) < FEWEST_SAMPLES:
             return gap
-        lines: Counter[Frame] = Counter()
+        lines: Counter[SampledFrame] = Counter()
         depth: dict[int, int] = {}
         for i in inside.tolist():
             for k, frame in _own(stacks, stacks.of_sample[i]).items():
@@ -51,7 +51,7 @@ def with_frames(gaps: Gaps, samples: HostSamples, case: Analysis) -> Gaps:
     return replace(gaps, largest=tuple(named(gap) for gap in gaps.largest))
 
 
-def _own(stacks: Stacks, path: tuple[Frame, ...]) -> dict[int, Frame]:
+def _own(stacks: StackColumns, path: tuple[SampledFrame, ...]) -> dict[int, SampledFrame]:
     """Depth → call, for the innermost call of each of the user's functions; in a backward pass only of those called by
     it, since the line that starts the pass does not say which part of it runs."""
     begin = max((k for k, frame in enumerate(path) if frame.function in stacks.engine), default=-1) + 1

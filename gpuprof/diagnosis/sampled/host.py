@@ -16,7 +16,7 @@ import numpy as np
 from gpuprof.calibration import sampling as calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.result.host_model import Host, HostFunction
-from gpuprof.diagnosis.sampled.host_calls import Cost, Stacks, cost_at, costs
+from gpuprof.diagnosis.sampled.host_calls import SampledCost, StackColumns, cost_at, costs
 from gpuprof.diagnosis.sampled.host_places import Places, gpu_waits_until, host_work, places
 from gpuprof.diagnosis.sampled.host_workers import loader_workers
 from gpuprof.record.quantiles import Z80, t80
@@ -51,7 +51,7 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     functions have no price. now_ns: the mean step of the diagnosis, which prices are compared with."""
     if samples is None:
         return None
-    stacks = Stacks(samples)
+    stacks = StackColumns(samples)
     least = max(FEWEST_SAMPLES, LEAST_SAMPLED_SHARE * len(samples))
     found = [cost for cost in costs(stacks) if len(cost.samples) >= least][:MOST_FUNCTIONS]
     prices = None if case is None else _Prices(case, samples, now_ns)
@@ -59,7 +59,7 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
     functions = [_function(cost, stacks, prices if i < MOST_PRICED else None, why) for i, cost in enumerate(found)]
     now = 0.0 if prices is None else prices.now_ns
 
-    def order(of: tuple[Cost, HostFunction]) -> tuple[bool, bool, float, float]:
+    def order(of: tuple[SampledCost, HostFunction]) -> tuple[bool, bool, float, float]:
         cost, one = of
         gain = now - one.step_ns.expected if one.step_ns is not None else 0.0
         around = not cost.in_passes and gain >= OUTSIDE_FIRST_GAIN * now
@@ -79,7 +79,7 @@ def host_of(samples: HostSamples | None, case: Analysis | None, now_ns: float | 
 class SampledStacks:
     """Data of the icicle chart of unprofiled steps."""
 
-    stacks: Stacks
+    stacks: StackColumns
     waits: F64 | None
     """Per sample the share of the time around it in which the GPU waits for the CPU; None if unknown."""
 
@@ -89,7 +89,9 @@ def sampled_stacks(run: str, rank: int, case: Analysis | None) -> SampledStacks 
     samples = read_samples(Path(run), rank)
     if samples is None:
         return None
-    return SampledStacks(Stacks(samples), None if case is None else _Prices(case, samples, None).waits_of_samples())
+    return SampledStacks(
+        StackColumns(samples), None if case is None else _Prices(case, samples, None).waits_of_samples()
+    )
 
 
 def explain_line(
@@ -101,7 +103,7 @@ def explain_line(
     samples = read_samples(Path(run), rank)
     if samples is None:
         return None
-    stacks = Stacks(samples)
+    stacks = StackColumns(samples)
     cost = cost_at(stacks, file, line)
     if cost is None:
         return None
@@ -109,7 +111,7 @@ def explain_line(
     return _function(cost, stacks, prices, "the steps could not be replayed" if case is None else "")
 
 
-def _function(cost: Cost, stacks: Stacks, prices: _Prices | None, why: str) -> HostFunction:
+def _function(cost: SampledCost, stacks: StackColumns, prices: _Prices | None, why: str) -> HostFunction:
     samples = stacks.samples
     function = samples.functions[cost.function]
     ns = _time(cost, samples)
@@ -136,7 +138,7 @@ def _function(cost: Cost, stacks: Stacks, prices: _Prices | None, why: str) -> H
     )
 
 
-def _time(cost: Cost, samples: HostSamples) -> Range:
+def _time(cost: SampledCost, samples: HostSamples) -> Range:
     """Time per step with its 80 % interval, from the number of samples (binomial) and the scatter between steps."""
     n, k, steps = len(samples), len(cost.samples), samples.steps
     share = k / n
@@ -164,7 +166,7 @@ class _Prices:
             moments = self._places.edges
             self._waited = gpu_waits_until(graph, schedule.start_ns, schedule.end_ns, launcher_of(graph), moments)
 
-    def phase(self, cost: Cost) -> str | None:
+    def phase(self, cost: SampledCost) -> str | None:
         """The part of the step that contains most of a function's samples."""
         if self._places is None:
             return None
@@ -172,7 +174,7 @@ class _Prices:
         parts, counts = np.unique([_PHASES[self._places.part[i]] for i in bins[bins >= 0].tolist()], return_counts=True)
         return str(parts[counts.argmax()]) if len(parts) else None
 
-    def gpu_waits(self, cost: Cost) -> float | None:
+    def gpu_waits(self, cost: SampledCost) -> float | None:
         """Share of a function's time in which the GPU waits for the CPU."""
         waits = self.waits_of_samples()
         if waits is None:
@@ -191,7 +193,7 @@ class _Prices:
         share = np.divide(idle, whole, out=np.full(len(whole), np.nan), where=whole > 0).clip(0, 1)
         return np.append(share, np.nan)[found.bin_of]
 
-    def without(self, cost: Cost, ns: Range) -> tuple[Range | None, str]:
+    def without(self, cost: SampledCost, ns: Range) -> tuple[Range | None, str]:
         """The mean step if a function took no time, or why that is unknown."""
         found = self._places
         if cost.waits_for_workers >= MOSTLY_WAITS:

@@ -48,7 +48,7 @@ _WRAPPERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SampledFrame:
     """A call in a stack: the function's index, and the line that it was at."""
 
     function: int
@@ -56,7 +56,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class SampledCost:
     """A function, or one line of a function that calls the model, and its samples."""
 
     function: int
@@ -78,14 +78,14 @@ class Cost:
     remove."""
 
 
-class Stacks:
+class StackColumns:
     """The stacks of samples, outermost call first, without gpuprof's own frames. If the training thread waits for a
     backward pass, the stack of autograd's thread is appended."""
 
     def __init__(self, samples: HostSamples) -> None:
         self.samples = samples
         self.functions = samples.functions
-        self._paths: dict[int, tuple[Frame, ...]] = {}
+        self._paths: dict[int, tuple[SampledFrame, ...]] = {}
         self.engine = {i for i, one in enumerate(self.functions) if _is(one, _ENGINE)}
         self.loader = {
             i
@@ -97,40 +97,40 @@ class Stacks:
             self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
         ]
 
-    def _of(self, node: int, other: int) -> tuple[Frame, ...]:
+    def _of(self, node: int, other: int) -> tuple[SampledFrame, ...]:
         main = self.path(node)
         if other >= 0 and (not main or main[-1].function in self.engine):
             return (*main, *self.path(other))
         return main
 
-    def path(self, node: int) -> tuple[Frame, ...]:
+    def path(self, node: int) -> tuple[SampledFrame, ...]:
         """The stack of a node of the tree of calls; empty for -1."""
         if node < 0:
             return ()
         if node not in self._paths:
-            found: list[Frame] = []
+            found: list[SampledFrame] = []
             at = node
             while at >= 0:
                 function = int(self.samples.function[at])
                 if self.functions[function].kind != "gpuprof":
-                    found.append(Frame(function, int(self.samples.line[at])))
+                    found.append(SampledFrame(function, int(self.samples.line[at])))
                 at = int(self.samples.caller[at])
             self._paths[node] = tuple(reversed(found))
         return self._paths[node]
 
 
-def costs(stacks: Stacks) -> list[Cost]:
+def costs(stacks: StackColumns) -> list[SampledCost]:
     """The functions and lines that samples are charged to, most samples first."""
-    counts = Counter[tuple[Frame, ...]](stacks.of_sample)
+    counts = Counter[tuple[SampledFrame, ...]](stacks.of_sample)
     loops = _loops(stacks, counts)
     charge = _charges(stacks, counts, loops)
-    charged: dict[tuple[int, int], list[tuple[Frame, ...]]] = defaultdict(list)
+    charged: dict[tuple[int, int], list[tuple[SampledFrame, ...]]] = defaultdict(list)
     for path, key in charge.items():
         charged[key].append(path)
-    rows: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
+    rows: dict[tuple[SampledFrame, ...], list[int]] = defaultdict(list)
     for i, path in enumerate(stacks.of_sample):
         rows[path].append(i)
-    having: dict[int, list[tuple[Frame, ...]]] = defaultdict(list)
+    having: dict[int, list[tuple[SampledFrame, ...]]] = defaultdict(list)
     kinds = [one.kind for one in stacks.functions]
     for path, (other, _) in charge.items():
         for function in {frame.function for frame in path}:
@@ -145,7 +145,7 @@ def costs(stacks: Stacks) -> list[Cost]:
     return [cost for cost in found if not _is_shell(cost, found, stacks)]
 
 
-def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
+def _is_shell(cost: SampledCost, others: list[SampledCost], stacks: StackColumns) -> bool:
     """Whether a wrapper has hardly more samples than one of the functions that it wraps."""
     if cost.one_line or not _is_wrapper(stacks.functions[cost.function]):
         return False
@@ -155,10 +155,10 @@ def _is_shell(cost: Cost, others: list[Cost], stacks: Stacks) -> bool:
     )
 
 
-def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
+def cost_at(stacks: StackColumns, file: str, line: int) -> SampledCost | None:
     """The samples with a line of a file in their stack, or else those of the last function that begins before it. None
     after the last known line of the file, since the end of its last function is unknown."""
-    rows: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
+    rows: dict[tuple[SampledFrame, ...], list[int]] = defaultdict(list)
     for i, path in enumerate(stacks.of_sample):
         rows[path].append(i)
     counts = Counter({path: len(mine) for path, mine in rows.items()})
@@ -174,7 +174,7 @@ def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
         )
     if at:
         function = at.most_common(1)[0][0]
-        paths = [path for path in counts if Frame(function, line) in path]
+        paths = [path for path in counts if SampledFrame(function, line) in path]
         return _cost(stacks, function, line, paths, rows, counts)
     known = [frame.line for path in counts for frame in path if frame.function in here]
     if line > max([*known, *(one.first_line for one in here.values())], default=0):
@@ -190,9 +190,9 @@ def cost_at(stacks: Stacks, file: str, line: int) -> Cost | None:
 
 
 def _cost(
-    stacks: Stacks, function: int, line: int, paths: Iterable[tuple[Frame, ...]],
-    rows: dict[tuple[Frame, ...], list[int]], counts: Counter[tuple[Frame, ...]],
-) -> Cost:  # fmt: skip
+    stacks: StackColumns, function: int, line: int, paths: Iterable[tuple[SampledFrame, ...]],
+    rows: dict[tuple[SampledFrame, ...], list[int]], counts: Counter[tuple[SampledFrame, ...]],
+) -> SampledCost:  # fmt: skip
     lines: Counter[int] = Counter()
     callers: Counter[str] = Counter()
     own, waiting, within, samples = 0, 0, 0, []
@@ -216,7 +216,7 @@ def _cost(
             callers[f"{stacks.functions[above.function].file}:{above.line}"] += counts[path]
     is_own = stacks.functions[function].kind == "own"
     shell = runs.most_common(1)[0] if runs and (line >= 0 or function in stacks.boundary) else ("", 0)
-    return Cost(
+    return SampledCost(
         function=function,
         line=line if line >= 0 else lines.most_common(1)[0][0],
         one_line=line >= 0,
@@ -233,7 +233,7 @@ def _is(function: Function, places: dict[str, tuple[str, ...]]) -> bool:
     return function.name.rpartition(".")[2] in places.get(function.file, ())
 
 
-def _loops(stacks: Stacks, counts: Counter[tuple[Frame, ...]]) -> set[int]:
+def _loops(stacks: StackColumns, counts: Counter[tuple[SampledFrame, ...]]) -> set[int]:
     """Functions that call the model or run the backward pass."""
     total: Counter[int] = Counter()
     above: Counter[int] = Counter()
@@ -249,12 +249,12 @@ def _loops(stacks: Stacks, counts: Counter[tuple[Frame, ...]]) -> set[int]:
 
 
 def _charges(
-    stacks: Stacks, counts: Counter[tuple[Frame, ...]], loops: set[int]
-) -> dict[tuple[Frame, ...], tuple[int, int]]:
+    stacks: StackColumns, counts: Counter[tuple[SampledFrame, ...]], loops: set[int]
+) -> dict[tuple[SampledFrame, ...], tuple[int, int]]:
     """Stack → (function, line) that it is charged to; line -1: the whole function."""
-    places: dict[tuple[Frame, ...], tuple[Frame, int]] = {}
+    places: dict[tuple[SampledFrame, ...], tuple[SampledFrame, int]] = {}
     total: Counter[int] = Counter()
-    from_line: Counter[tuple[Frame, int]] = Counter()
+    from_line: Counter[tuple[SampledFrame, int]] = Counter()
     for path, count in counts.items():
         if not path:
             continue

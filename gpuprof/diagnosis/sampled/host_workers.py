@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from gpuprof.diagnosis.result.host_model import LoaderWorkers, WorkerFunction
-from gpuprof.diagnosis.sampled.host_calls import Frame, Stacks
+from gpuprof.diagnosis.sampled.host_calls import SampledFrame, StackColumns
 from gpuprof.record.quantiles import Z80
 from gpuprof.tracefile.run_folder.samples import Function, HostSamples
 from gpuprof.units import Assumed, Convention, Functions, Share
@@ -18,7 +18,7 @@ _FETCH = "torch/utils/data/_utils/fetch.py"
 _TORCH_DATA = "torch/utils/data/"
 
 
-def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None:
+def loader_workers(samples: HostSamples, stacks: StackColumns) -> LoaderWorkers | None:
     """What the workers do; None if none was sampled. A worker is busy from the moment torch's fetcher asks the data set
     until the batch is collated."""
     n = len(samples.worker_node)
@@ -27,7 +27,7 @@ def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None
     counts = Counter(stacks.path(node) for node in samples.worker_node.tolist())
     busy = 0
     times: Counter[int] = Counter()
-    lines: Counter[Frame] = Counter()
+    lines: Counter[SampledFrame] = Counter()
     for path, count in counts.items():
         fetch = max((k for k, frame in enumerate(path) if stacks.functions[frame.function].file == _FETCH), default=-1)
         if fetch < 0:
@@ -47,7 +47,7 @@ def loader_workers(samples: HostSamples, stacks: Stacks) -> LoaderWorkers | None
     )
 
 
-def _listed(path: tuple[Frame, ...], functions: tuple[Function, ...]) -> list[Frame]:
+def _listed(path: tuple[SampledFrame, ...], functions: tuple[Function, ...]) -> list[SampledFrame]:
     """The innermost call of each of the user's functions; if there is none, the first function of a library other than
     torch's loader."""
     own = {frame.function: frame for frame in path if functions[frame.function].kind == "own"}
@@ -56,7 +56,7 @@ def _listed(path: tuple[Frame, ...], functions: tuple[Function, ...]) -> list[Fr
     return [frame for frame in path if not functions[frame.function].file.startswith(_TORCH_DATA)][:1]
 
 
-def _function(found: Function, index: int, count: int, n: int, lines: Counter[Frame]) -> WorkerFunction:
+def _function(found: Function, index: int, count: int, n: int, lines: Counter[SampledFrame]) -> WorkerFunction:
     share = count / n
     half = Z80 * math.sqrt(max(share * (1 - share), 1 / n) / n)
     line = max((frame for frame in lines if frame.function == index), key=lambda frame: lines[frame]).line

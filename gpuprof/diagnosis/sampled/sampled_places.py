@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.sampled.host_calls import Stacks
+from gpuprof.diagnosis.sampled.host_calls import StackColumns
 from gpuprof.diagnosis.sampled.host_places import Places, places
 from gpuprof.tracefile.run_folder.samples import read_samples
 from gpuprof.tracefile.trace import F64, I64, Mask
@@ -17,13 +17,13 @@ FEWEST_SAMPLES: Assumed[Ratio] = 3.0
 """Fewest samples of a place that are used, each counted by the share of its bin that the place covers."""
 
 
-def placed(case: Analysis) -> tuple[Stacks, Places] | None:
+def placed(case: Analysis) -> tuple[StackColumns, Places] | None:
     """The samples of the run and their places in the replayed steps; computed once."""
     if "sampled" not in case.memo:
         run = case.folder
         samples = None if run is None else read_samples(Path(run.path), run.rank)
         where = None if samples is None else places(case, samples)
-        case.memo["sampled"] = None if samples is None or where is None else (Stacks(samples), where)
+        case.memo["sampled"] = None if samples is None or where is None else (StackColumns(samples), where)
     return case.memo["sampled"]
 
 

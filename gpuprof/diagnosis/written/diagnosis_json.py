@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuprof import documents
-from gpuprof.diagnosis.result.diagnosis import SCHEMA, Diagnosis, Window
+from gpuprof.diagnosis.result.diagnosis import SCHEMA, AnalysedWindow, Diagnosis
 from gpuprof.diagnosis.verdict.headline import headline
 from gpuprof.documents import plain
 
@@ -75,7 +75,7 @@ def _memory(memory: MemoryReport | None) -> dict[str, Any] | None:
     return found
 
 
-def _window(window: Window | None) -> dict[str, str] | None:
+def _window(window: AnalysedWindow | None) -> dict[str, str] | None:
     if window is None:
         return None
     return {"start_ns": str(int(window.start_ns)), "end_ns": str(int(window.end_ns))}

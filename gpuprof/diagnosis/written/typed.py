@@ -23,10 +23,10 @@ def typed(kind: type[Made], value: Any, names: Mapping[str, Any], where: str = "
     Unknown keys are ignored: newer versions write them. Missing keys get the field's default, or None if the type
     allows it: older versions did not write them. Raises NotOfType.
     """
-    return _value(kind, value, _Names(names), where or kind.__name__)
+    return _value(kind, value, _TypeNames(names), where or kind.__name__)
 
 
-class _Names(dict):
+class _TypeNames(dict):
     """Names of types, hashed by identity for the cache."""
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -36,7 +36,7 @@ class _Names(dict):
         return self is other
 
 
-def _value(hint: Any, value: Any, names: _Names, where: str) -> Any:
+def _value(hint: Any, value: Any, names: _TypeNames, where: str) -> Any:
     if hint is Any:
         return value
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
@@ -63,7 +63,7 @@ def _value(hint: Any, value: Any, names: _Names, where: str) -> Any:
     return _plain(hint, value, where)
 
 
-def _one_of(hints: tuple[Any, ...], value: Any, names: _Names, where: str) -> Any:
+def _one_of(hints: tuple[Any, ...], value: Any, names: _TypeNames, where: str) -> Any:
     """The first type of a union that fits."""
     if value is None and type(None) in hints:
         return None
@@ -77,7 +77,7 @@ def _one_of(hints: tuple[Any, ...], value: Any, names: _Names, where: str) -> An
     raise wrong
 
 
-def _object(kind: type, value: Any, names: _Names, where: str) -> Any:
+def _object(kind: type, value: Any, names: _TypeNames, where: str) -> Any:
     if not isinstance(value, dict):
         raise NotOfType(f"{where} is no object")
     found = {}
@@ -92,7 +92,7 @@ def _object(kind: type, value: Any, names: _Names, where: str) -> Any:
 
 
 @cache
-def _fields(kind: Any, names: _Names) -> dict[str, tuple[Any, bool, bool]]:
+def _fields(kind: Any, names: _TypeNames) -> dict[str, tuple[Any, bool, bool]]:
     """Field → (its type, whether that may be None, whether it has no default); private ones are left out."""
     hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(names))
     found = {}

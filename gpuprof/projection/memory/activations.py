@@ -80,7 +80,7 @@ class RecordedPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearBytes:
     """Bytes above what stays, by tokens of a pass."""
 
     fixed_bytes: float
@@ -107,9 +107,9 @@ class Line:
 class Activations:
     """The likely line, and its bounds."""
 
-    least: Line
-    likely: Line
-    most: Line
+    least: LinearBytes
+    likely: LinearBytes
+    most: LinearBytes
     basis: Literal["measured", "grows", "shape", "optimizer"] = "grows"
     """What the likely line follows from: peaks of the run's passes; one peak through the origin; the model's shape with
     a fixed rest; the model's shape below a peak of the optimizer."""
@@ -135,10 +135,12 @@ def _recorded(recorded: RecordedPeak) -> Activations:
     slopes = _by_shape(recorded)
     # At a peak in the loss there are no gradients yet: one small model's batch of 8 came within 0.2 % so, and 3 % below
     # if they are taken to be there.
-    whole = Line(-early, (above + early) / tokens)
+    whole = LinearBytes(-early, (above + early) / tokens)
     if _of_optimizer(recorded):
         # Whatever activations took, it was at most this peak.
-        lines = [Line(-early, min(slope, whole.per_token), above) for slope in slopes or (0.0, *[whole.per_token] * 2)]
+        lines = [
+            LinearBytes(-early, min(slope, whole.per_token), above) for slope in slopes or (0.0, *[whole.per_token] * 2)
+        ]
         return Activations(*lines, basis="optimizer")
     if recorded.line_fixed_bytes is not None:
         slope = max(above - recorded.line_fixed_bytes, 0.0) / tokens
@@ -151,14 +153,14 @@ def _recorded(recorded: RecordedPeak) -> Activations:
         basis = "shape" if slopes[1] < above / tokens else "grows"
         return Activations(_through(recorded, least), _through(recorded, slopes[1]), whole, basis)
     least, most = calibrated.ALL_GROWS_LEAST.value, calibrated.ALL_GROWS_MOST.value
-    steeper = Line(whole.fixed_bytes, whole.per_token * most)
+    steeper = LinearBytes(whole.fixed_bytes, whole.per_token * most)
     return Activations(_through(recorded, least * above / tokens), whole, steeper)
 
 
-def _through(recorded: RecordedPeak, slope: float) -> Line:
+def _through(recorded: RecordedPeak, slope: float) -> LinearBytes:
     """The line of that slope, or of one through the origin where that is less, through the recorded peak."""
     slope = min(slope, recorded.above_bytes / max(recorded.tokens, 1.0))
-    return Line(recorded.above_bytes - slope * recorded.tokens, slope)
+    return LinearBytes(recorded.above_bytes - slope * recorded.tokens, slope)
 
 
 def _of_optimizer(recorded: RecordedPeak) -> bool:
@@ -192,8 +194,8 @@ def _by_shape(recorded: RecordedPeak) -> tuple[float, float, float] | None:
 
 
 def _changed(
-    line: Line, recorded: RecordedPeak, deeper: float, more_layers: int, longer: float, one_layer: float
-) -> Line:
+    line: LinearBytes, recorded: RecordedPeak, deeper: float, more_layers: int, longer: float, one_layer: float
+) -> LinearBytes:
     """The line of a deeper model, and of longer samples; `one_layer`: bytes a token and hidden element
     that one recomputed layer keeps."""
     slope, by_layer = line.per_token, 0.0
@@ -209,4 +211,4 @@ def _changed(
         once = min(recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[1]), slope) if recorded.loss else 0.0
         slope = once + (slope - once) * deeper
     grows = deeper if line.floor_bytes or line.fixed_bytes < 0 else 1.0
-    return Line(line.fixed_bytes * grows, slope, line.floor_bytes * grows, by_layer)
+    return LinearBytes(line.fixed_bytes * grows, slope, line.floor_bytes * grows, by_layer)

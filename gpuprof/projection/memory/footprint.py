@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.calibration import memory as calibrated
-from gpuprof.projection.memory.activations import Activations, Line, RecordedPeak
+from gpuprof.projection.memory.activations import Activations, LinearBytes, RecordedPeak
 from gpuprof.projection.memory.memory import Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class FootprintParts:
     """Bytes above what stays between steps; those without another unit are per token of a forward pass.
 
     The peak is in the loss, with all layers' activations and the logits, or in the backward pass of the last layer,
@@ -32,10 +32,10 @@ class Parts:
     floor_bytes: float = 0.0
     """In all: the optimizer's step."""
 
-    def line(self) -> Line:
+    def line(self) -> LinearBytes:
         """The bytes as a function of the tokens of a pass."""
         kept = self.layers + self.scores
-        return Line(self.fixed_bytes, kept + max(self.logits, self.backward), self.floor_bytes)
+        return LinearBytes(self.fixed_bytes, kept + max(self.logits, self.backward), self.floor_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Footprint:
     """Allocated between steps, for any batch."""
     static_spread: float
     """Uncertainty of `static_bytes`, as a share of it."""
-    low: Parts
-    likely: Parts
-    high: Parts
+    low: FootprintParts
+    likely: FootprintParts
+    high: FootprintParts
     activations: Activations
     """Before any change; they say what the numbers follow from."""
 
     @property
-    def ends(self) -> tuple[Parts, Parts, Parts]:
+    def ends(self) -> tuple[FootprintParts, FootprintParts, FootprintParts]:
         return self.low, self.likely, self.high
 
     def usage(self) -> Usage:
@@ -79,7 +79,7 @@ def footprint(recorded: RecordedPeak, use: Usage) -> Footprint:
     return Footprint(use.static_bytes, use.static_spread, *parts, activations=found)
 
 
-def _parts(recorded: RecordedPeak, line: Line, end: int) -> Parts:
+def _parts(recorded: RecordedPeak, line: LinearBytes, end: int) -> FootprintParts:
     scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), line.per_token)
     logits = recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[end]) if recorded.loss else 0.0
     if recorded.checkpointing:
@@ -88,13 +88,13 @@ def _parts(recorded: RecordedPeak, line: Line, end: int) -> Parts:
         rest = line.per_token - inputs
         if recorded.loss and recorded.loss.whole:
             logits = min(logits, rest)
-            return Parts(line.fixed_bytes, inputs + rest - logits, 0.0, logits, min(_again(recorded, end), logits),
-                         line.floor_bytes)  # fmt: skip
-        return Parts(line.fixed_bytes, inputs, 0.0, min(logits, rest), rest, line.floor_bytes)
+            again = min(_again(recorded, end), logits)
+            return FootprintParts(line.fixed_bytes, inputs + rest - logits, 0.0, logits, again, line.floor_bytes)
+        return FootprintParts(line.fixed_bytes, inputs, 0.0, min(logits, rest), rest, line.floor_bytes)
     backward = score_backward(scores, recorded.layers, end)
     logits, backward = min(logits, line.per_token - scores), min(backward, line.per_token - scores)
     layers = line.per_token - scores - max(logits, backward)
-    return Parts(line.fixed_bytes, layers, scores, logits, backward, line.floor_bytes)
+    return FootprintParts(line.fixed_bytes, layers, scores, logits, backward, line.floor_bytes)
 
 
 def _again(recorded: RecordedPeak, end: int) -> float:

@@ -39,7 +39,7 @@ class OpUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainedPart:
     """Which part of the model is trained."""
 
     adapted: dict[str, int]
@@ -61,7 +61,7 @@ class Kept:
     """The same if the adapters were stored in the model's half precision."""
 
 
-def kept(ops: Iterable[OpUse], training: Training) -> Kept | None:
+def kept(ops: Iterable[OpUse], training: TrainedPart) -> Kept | None:
     """What one forward pass keeps, without logits and written-out scores; None if its ops do not show it: custom
     autograd functions (Unsloth, Liger), other norms or attention, dropout inside a model that is trained whole.
 
@@ -85,7 +85,7 @@ def _first(op: OpUse) -> tuple[Shape, int] | None:
     return None if not shape or size is None else (shape, size)
 
 
-def _norms(ops: Sequence[OpUse], training: Training) -> float:
+def _norms(ops: Sequence[OpUse], training: TrainedPart) -> float:
     """What norms keep: those written in Python their fp32 input, others their input; if their weight is trained, what
     it is multiplied with; if the layers after them are trained, the result."""
     total = 0.0
@@ -130,7 +130,7 @@ def _eager(ops: Sequence[OpUse]) -> float:
     return total
 
 
-def _mlp(ops: Sequence[OpUse], training: Training) -> float:
+def _mlp(ops: Sequence[OpUse], training: TrainedPart) -> float:
     """What an MLP keeps: gated ones the gate, its activation and the other operand; others the activation's input."""
     products = {op.shapes[0] for op in ops if op.name == "aten::mul" and len(op.shapes) > 1 and op.shapes[0]
                 and op.shapes[0] == op.shapes[1]}  # fmt: skip
@@ -146,7 +146,7 @@ def _mlp(ops: Sequence[OpUse], training: Training) -> float:
     return total
 
 
-def _adapters(ops: Sequence[OpUse], training: Training) -> tuple[float, float] | None:
+def _adapters(ops: Sequence[OpUse], training: TrainedPart) -> tuple[float, float] | None:
     """Inputs that adapters keep: (as they are, with adapters in half precision); None if the names of the layers do not
     show which share one.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpuprof.calibration import memory as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.projection.memory.activations import Activations, Line, RecordedPeak, activations
+from gpuprof.projection.memory.activations import Activations, LinearBytes, RecordedPeak, activations
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.units import Assumed, Samples
 
@@ -89,7 +89,7 @@ def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: 
     away = use.static_bytes * use.static_spread
     found = use.activations
 
-    def largest(line: Line, room: float) -> int | None:
+    def largest(line: LinearBytes, room: float) -> int | None:
         return None if not batch or not tokens else int(min(line.most_tokens(room) * batch / tokens, MOST_BATCH))
 
     # For batches smaller than the recorded one the flattest line needs most.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuprof.calibration import memory as calibrated
-from gpuprof.projection.memory.footprint import Footprint, Parts
+from gpuprof.projection.memory.footprint import Footprint, FootprintParts
 from gpuprof.units import Assumed, Convention, Ratio
 
 MemoryChange = Callable[[Footprint], Footprint]
@@ -20,7 +20,7 @@ BYTES_LESS_IN_HALF: Convention[Ratio] = 2.0
 """Bytes that a parameter saves in half instead of single precision; likewise for each of Adam's two moments."""
 
 
-def each_end(found: Footprint, change: Callable[[Parts, int], Parts]) -> Footprint:
+def each_end(found: Footprint, change: Callable[[FootprintParts, int], FootprintParts]) -> Footprint:
     """The footprint with the same change applied to its three bounds; the bound's number selects the constants."""
     low, likely, high = (change(parts, end) for end, parts in enumerate(found.ends))
     return replace(found, low=low, likely=likely, high=high)
@@ -31,7 +31,7 @@ def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
     them, what it has recomputed."""
     inputs = INPUT_BYTES_AN_ELEMENT * hidden
 
-    def change(parts: Parts, end: int) -> Parts:
+    def change(parts: FootprintParts, end: int) -> FootprintParts:
         each = parts.layers / layers
         kept = share * layers * min(inputs, each) + (1 - share) * parts.layers
         again = each + parts.scores / layers + max(parts.backward, calibrated.BACKWARD_BYTES.rising[end] * hidden)
@@ -43,7 +43,7 @@ def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
 def offloaded_activations(layers: int, hidden: int) -> MemoryChange:
     """What layers keep is moved to the CPU and back, one layer at a time."""
 
-    def change(parts: Parts, end: int) -> Parts:
+    def change(parts: FootprintParts, end: int) -> FootprintParts:
         each, scores = parts.layers / layers, parts.scores / layers
         kept = min(calibrated.OFFLOADED_LAYERS.rising[end], layers) * (each + scores)
         backward = each + scores + max(parts.backward, calibrated.BACKWARD_BYTES.rising[end] * hidden)
@@ -55,7 +55,7 @@ def offloaded_activations(layers: int, hidden: int) -> MemoryChange:
 def without_checkpointing(layers: int, kept: float, inputs: float) -> MemoryChange:
     """All layers keep what autograd needs: `kept` bytes per token in all, instead of their `inputs`."""
 
-    def change(parts: Parts, end: int) -> Parts:
+    def change(parts: FootprintParts, end: int) -> FootprintParts:
         more = calibrated.KEPT_MAY.rising[end] * kept - inputs
         return replace(parts, layers=parts.layers + more, backward=max(parts.backward - kept / layers, 0.0))
 
@@ -65,7 +65,7 @@ def without_checkpointing(layers: int, kept: float, inputs: float) -> MemoryChan
 def chunked_loss(hidden: int) -> MemoryChange:
     """A loss that never holds the logits of all rows: the peak moves to the last layer's backward pass."""
 
-    def change(parts: Parts, end: int) -> Parts:
+    def change(parts: FootprintParts, end: int) -> FootprintParts:
         chunk = min(calibrated.CHUNK_BYTES.rising[end] * hidden, parts.logits)
         return replace(
             parts, logits=chunk, backward=max(parts.backward, calibrated.BACKWARD_BYTES.rising[end] * hidden)
@@ -79,7 +79,7 @@ def smaller_passes(factor: int, gradient_bytes: float) -> MemoryChange:
     before, are held from the first pass on."""
     shorter = shorter_passes(1 / factor)
 
-    def change(parts: Parts, _: int) -> Parts:
+    def change(parts: FootprintParts, _: int) -> FootprintParts:
         return replace(parts, fixed_bytes=parts.fixed_bytes + gradient_bytes)
 
     return lambda found: each_end(shorter(found), change)
@@ -88,7 +88,7 @@ def smaller_passes(factor: int, gradient_bytes: float) -> MemoryChange:
 def shorter_passes(share: float) -> MemoryChange:
     """Passes with a share of their tokens. (Scores shrink at least as much.)"""
 
-    def change(parts: Parts, _: int) -> Parts:
+    def change(parts: FootprintParts, _: int) -> FootprintParts:
         return replace(
             parts, layers=parts.layers * share, scores=parts.scores * share, logits=parts.logits * share,
             backward=parts.backward * share,
@@ -132,7 +132,7 @@ def half_adapters(parameters: float, cast_bytes: float, with_state: bool = True)
     that were cast for them are no longer kept. with_state: whether Adam's state has the adapters' precision."""
     static = less_static((3 if with_state else 1) * BYTES_LESS_IN_HALF * parameters)
 
-    def change(parts: Parts, _: int) -> Parts:
+    def change(parts: FootprintParts, _: int) -> FootprintParts:
         floor = parts.floor_bytes / 2
         return replace(parts, layers=max(parts.layers - cast_bytes, 0.0), floor_bytes=floor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.replay.build.edge_list import Edges, Nodes
+from gpuprof.replay.build.edge_list import EdgeList, Nodes
 from gpuprof.replay.build.lanes import Handover, Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS
 from gpuprof.replay.build.work import GpuWork
@@ -15,7 +15,7 @@ from gpuprof.tracefile.trace import F64, I64
 
 def anchors(
     nodes: Nodes, pieces: Pieces, work: GpuWork, handovers: list[Handover], main_thread: int
-) -> tuple[Edges, ...]:
+) -> tuple[EdgeList, ...]:
     """Edges to threads that no other thread hands over to, and to work whose launch was not recorded; work that follows
     directly on its stream was queued and needs none."""
     if main_thread < 0:
@@ -32,11 +32,11 @@ def anchors(
 
 def _anchored(
     pieces: Pieces, main_thread: int, nodes: Nodes, target: I64, moment_ns: I64, start_ns: I64 | F64
-) -> tuple[Edges, ...]:
+) -> tuple[EdgeList, ...]:
     """Edges to nodes that started at `start_ns` from the main thread's pieces at `moment_ns`."""
     at = pieces.active(main_thread, moment_ns)
     known = np.flatnonzero(at >= 0)
     at = at[known]
     if not len(known):
         return ()
-    return (Edges(ANCHOR, target[known], nodes.piece(at), start_ns[known] - pieces.start_ns[at], True),)
+    return (EdgeList(ANCHOR, target[known], nodes.piece(at), start_ns[known] - pieces.start_ns[at], True),)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.replay.build.anchors import anchors
 from gpuprof.replay.build.calls import calls_of
-from gpuprof.replay.build.edge_list import Edges, Nodes, columns, handover_edges, lane_edges
+from gpuprof.replay.build.edge_list import EdgeList, Nodes, columns, handover_edges, lane_edges
 from gpuprof.replay.build.lanes import Pieces, cut_lanes
 from gpuprof.replay.build.launch_times import copy_own_ns, own_begun
 from gpuprof.replay.build.queues import QueueEdges, queue_edges
@@ -59,7 +59,7 @@ def build(timeline: Timeline) -> Graph:
         *handover_edges(nodes, handovers),
         *work_edges(nodes, pieces, work, begun, copy_own, events),
         *anchors(nodes, pieces, work, handovers, timeline.main_thread),
-        Edges(QUEUE, nodes.piece(work.piece[queue.work]), nodes.work(queue.source), queue.lag_ns),
+        EdgeList(QUEUE, nodes.piece(work.piece[queue.work]), nodes.work(queue.source), queue.lag_ns),
         _syncs(nodes, syncs),
         _copies(nodes, work),
     )
@@ -79,18 +79,18 @@ def _durations(pieces: Pieces, work: GpuWork, syncs: SyncEdges, queue: QueueEdge
     return duration
 
 
-def _syncs(nodes: Nodes, syncs: SyncEdges) -> Edges:
+def _syncs(nodes: Nodes, syncs: SyncEdges) -> EdgeList:
     """Edges from GPU work to the calls that wait for it."""
     # If the launch of a stream's last work was not recorded, it is unknown whether that work belongs to this round.
     known = ~syncs.wrapped | (nodes.work(syncs.source) > nodes.wait(syncs.piece))
-    return Edges(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
+    return EdgeList(SYNC, nodes.wait(syncs.piece[known]), nodes.work(syncs.source[known]), syncs.lag_ns[known])
 
 
-def _copies(nodes: Nodes, work: GpuWork) -> Edges:
+def _copies(nodes: Nodes, work: GpuWork) -> EdgeList:
     """Edges from copies to calls that return only when the copy is done."""
     blocked = np.flatnonzero(work.blocks)
     lag = work.launched_ns[blocked] - work.end_ns[blocked]
-    return Edges(COPY, nodes.wait(work.piece[blocked]), nodes.work(blocked), lag)
+    return EdgeList(COPY, nodes.wait(work.piece[blocked]), nodes.work(blocked), lag)
 
 
 def _assemble(
@@ -98,7 +98,7 @@ def _assemble(
     pieces: Pieces,
     work: GpuWork,
     numbers: Nodes,
-    edges: tuple[Edges, ...],
+    edges: tuple[EdgeList, ...],
     duration: F64,
     queue: QueueEdges,
 ) -> Graph:

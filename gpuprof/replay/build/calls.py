@@ -24,7 +24,7 @@ PAGEABLE = re.compile("Pageable")
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ReplayCalls:
     """The calls of a trace and what each does to the replay, as columns and masks over its rows. Times are ns from the
     window's start."""
 
@@ -48,7 +48,7 @@ class Calls:
         return len(self.start_ns)
 
 
-def calls_of(timeline: Timeline) -> Calls:
+def calls_of(timeline: Timeline) -> ReplayCalls:
     """The calls of the timeline's trace."""
     trace, (low, high) = timeline.trace, timeline.window
     calls, recorded = trace.calls, _recorded_waits(trace)
@@ -56,7 +56,7 @@ def calls_of(timeline: Timeline) -> Calls:
     def named(pattern: re.Pattern[str]) -> Mask:
         return trace.rows_named(calls.name, pattern.search)
 
-    return Calls(
+    return ReplayCalls(
         calls.thread,
         calls.name,
         calls.correlation,

@@ -15,7 +15,7 @@ from gpuprof.tracefile.trace import F64, I64, U8, Mask
 _PIECE, _WORK, _WAIT = range(3)
 
 
-class Edges(NamedTuple):
+class EdgeList(NamedTuple):
     """Edges of one kind between nodes. Each target starts at the earliest `lag_ns` after its source's end, or after its
     start where `from_start`."""
 
@@ -73,28 +73,28 @@ class Nodes:
         return self._work[index]
 
 
-def lane_edges(nodes: Nodes, pieces: Pieces) -> tuple[Edges, ...]:
+def lane_edges(nodes: Nodes, pieces: Pieces) -> tuple[EdgeList, ...]:
     """Edges from each piece to the next of its thread, to the wait that ends it, and around from the last to the
     first."""
     following = np.flatnonzero(~pieces.first)
     first = np.flatnonzero(pieces.first)
     last = np.append(first[1:], len(pieces)) - 1 if len(first) else first
     return (
-        Edges(LANE, nodes.piece(following), nodes.end(following - 1)),
-        Edges(LANE, nodes.wait(nodes.waiting), nodes.piece(nodes.waiting)),
-        Edges(LANE, nodes.piece(first), nodes.end(last)),
+        EdgeList(LANE, nodes.piece(following), nodes.end(following - 1)),
+        EdgeList(LANE, nodes.wait(nodes.waiting), nodes.piece(nodes.waiting)),
+        EdgeList(LANE, nodes.piece(first), nodes.end(last)),
     )
 
 
-def handover_edges(nodes: Nodes, handovers: list[Handover]) -> tuple[Edges, ...]:
+def handover_edges(nodes: Nodes, handovers: list[Handover]) -> tuple[EdgeList, ...]:
     """Edges from where one thread hands over to another."""
     if not handovers:
         return ()
     source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
-    return (Edges(HANDOVER, nodes.piece(target), nodes.end(source), lag),)
+    return (EdgeList(HANDOVER, nodes.piece(target), nodes.end(source), lag),)
 
 
-def columns(parts: Iterable[Edges]) -> tuple[I64, I64, F64, Mask, U8]:
+def columns(parts: Iterable[EdgeList]) -> tuple[I64, I64, F64, Mask, U8]:
     """(target, source, lag_ns, from_start, kind) of all edges, in their order."""
     found = [
         (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
-from gpuprof.replay.build.calls import Calls
+from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.latencies import CLEAR_NS, prompt, usual
 from gpuprof.replay.build.queues import QueueEdges
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64
 
 
-def own_begun(calls: Calls, work: GpuWork, queue: QueueEdges) -> F64:
+def own_begun(calls: ReplayCalls, work: GpuWork, queue: QueueEdges) -> F64:
     """When the launching call of each kernel or copy began its own work: after waiting for room on its stream."""
     begun = np.where(work.piece >= 0, calls.start_ns[work.call] if len(calls) else 0, 0.0)
     np.maximum.at(begun, queue.work, queue.freed_ns)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.replay.build.calls import Calls
+from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Launches, Ratio, Share
@@ -46,7 +46,7 @@ class QueueEdges:
     unrecorded work."""
 
 
-def queue_edges(work: GpuWork, calls: Calls) -> QueueEdges:
+def queue_edges(work: GpuWork, calls: ReplayCalls) -> QueueEdges:
     """For every launch the item of its stream that must be done before there is room."""
     streams = [_Items(work, calls, stream) for stream in range(len(work.streams))]
     carried = work.carried_ns.copy()
@@ -67,7 +67,7 @@ def queue_edges(work: GpuWork, calls: Calls) -> QueueEdges:
 class _Items:
     """What was launched on one stream: a CUDA graph is one item."""
 
-    def __init__(self, work: GpuWork, calls: Calls, stream: int) -> None:
+    def __init__(self, work: GpuWork, calls: ReplayCalls, stream: int) -> None:
         self.work = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0))
         call = work.call[self.work]
         self.begun, self.returned = calls.start_ns[call], calls.end_ns[call]

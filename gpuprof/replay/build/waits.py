@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
-from gpuprof.replay.build.calls import Calls
+from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS, usual
 from gpuprof.replay.build.work import GpuWork
@@ -35,7 +35,7 @@ class SyncEdges:
     """Own time of the call, ns, for pieces whose call waited."""
 
 
-def sync_edges(pieces: Pieces, work: GpuWork, calls: Calls) -> SyncEdges:
+def sync_edges(pieces: Pieces, work: GpuWork, calls: ReplayCalls) -> SyncEdges:
     """The wait of each synchronising call for the last work launched before it on the device, stream or event that it
     waits for."""
     waits = calls.waits_device | calls.waits_stream | calls.waits_event
@@ -88,7 +88,7 @@ def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
     return own
 
 
-def _what_for(work: GpuWork, calls: Calls, rows: I64) -> tuple[I64, F64]:
+def _what_for(work: GpuWork, calls: ReplayCalls, rows: I64) -> tuple[I64, F64]:
     """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work
     counts."""
     stream, moment = np.full(len(rows), -1, np.int64), calls.start_ns[rows]
@@ -123,7 +123,7 @@ def _what_for(work: GpuWork, calls: Calls, rows: I64) -> tuple[I64, F64]:
     return stream, moment
 
 
-def event_edges(work: GpuWork, calls: Calls) -> tuple[I64, I64]:
+def event_edges(work: GpuWork, calls: ReplayCalls) -> tuple[I64, I64]:
     """(work that waits, work it waits for) of streams that wait for an event of another stream.
 
     Without CUPTI's records of it the waiting stream is that of the thread's next launch, and the event the last that

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
-from gpuprof.replay.build.calls import Calls
+from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS
 from gpuprof.replay.graph import NEVER
@@ -57,7 +57,7 @@ class GpuWork:
         return np.where(self.previous >= 0, self.end_ns[self.previous], self.carried_ns[self.stream])
 
 
-def place_work(timeline: Timeline, pieces: Pieces, calls: Calls) -> GpuWork:
+def place_work(timeline: Timeline, pieces: Pieces, calls: ReplayCalls) -> GpuWork:
     """All work that belongs to the window."""
     trace, links, (low, _) = timeline.trace, timeline.links, timeline.window
     gpu = trace.gpu

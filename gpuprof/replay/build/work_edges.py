@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
-from gpuprof.replay.build.edge_list import Edges, Nodes
+from gpuprof.replay.build.edge_list import EdgeList, Nodes
 from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.latencies import CLEAR_NS, bind, prompt, usual
 from gpuprof.replay.build.work import GpuWork
@@ -49,7 +49,7 @@ class _Starts:
 
 def work_edges(
     nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, copy_own: F64, events: tuple[I64, I64]
-) -> tuple[Edges, ...]:
+) -> tuple[EdgeList, ...]:
     """All edges into GPU work whose launch was recorded, and between kernels and copies.
 
     `begun`: when each launching call began its own work, and `copy_own` how long that takes for copies that block;
@@ -166,7 +166,7 @@ def _graph_parent(work: GpuWork) -> I64:
     return parent
 
 
-def _launches(nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, starts: _Starts) -> Edges:
+def _launches(nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, starts: _Starts) -> EdgeList:
     """Edges from the piece of CPU time that launches it."""
     rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
     # Work may begin before its call returns, if the call was held up: then a faster call does not make it start
@@ -175,10 +175,10 @@ def _launches(nodes: Nodes, pieces: Pieces, work: GpuWork, begun: F64, starts: _
     early = (work.start_ns[rows] < starts.launched_ns[rows]) & (since >= 0)
     early &= begun[rows] <= work.start_ns[rows] - since
     lag = np.where(early, since, starts.lag_ns[rows, _BY_LAUNCH])
-    return Edges(LAUNCH, nodes.work(rows), nodes.piece(work.piece[rows]), lag, early)
+    return EdgeList(LAUNCH, nodes.work(rows), nodes.piece(work.piece[rows]), lag, early)
 
 
-def _streams(nodes: Nodes, work: GpuWork, starts: _Starts) -> tuple[Edges, Edges]:
+def _streams(nodes: Nodes, work: GpuWork, starts: _Starts) -> tuple[EdgeList, EdgeList]:
     """Edges from the work before on the same stream; to the first of a stream from the last one of the previous
     round."""
     has_previous, lag = work.previous >= 0, starts.lag_ns[:, _BY_STREAM]
@@ -187,12 +187,12 @@ def _streams(nodes: Nodes, work: GpuWork, starts: _Starts) -> tuple[Edges, Edges
     last = np.array([np.flatnonzero(work.stream == s)[-1] for s in work.stream[first]], np.int64)
     around = np.where(np.isnan(lag[first]), starts.gap_ns[first], lag[first])
     return (
-        Edges(STREAM, nodes.work(rows), nodes.work(work.previous[rows]), lag[rows]),
-        Edges(STREAM, nodes.work(first), nodes.work(last), np.where(starts.parent[first] >= 0, 0, around)),
+        EdgeList(STREAM, nodes.work(rows), nodes.work(work.previous[rows]), lag[rows]),
+        EdgeList(STREAM, nodes.work(first), nodes.work(last), np.where(starts.parent[first] >= 0, 0, around)),
     )
 
 
-def _events(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
+def _events(nodes: Nodes, work: GpuWork, starts: _Starts) -> EdgeList:
     """Edges from the work on other streams that it waits for.
 
     The edge from the latest of them carries the observed lag; the others the usual one at most.
@@ -201,11 +201,11 @@ def _events(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
     latest = work.end_ns[source] == starts.awaited_ns[waiter]
     others = np.minimum(work.start_ns[waiter] - work.end_ns[source], starts.event_ns)
     lag = np.where(latest, starts.lag_ns[waiter, _BY_EVENT], others)
-    return Edges(EVENT, nodes.work(waiter), nodes.work(source), lag)
+    return EdgeList(EVENT, nodes.work(waiter), nodes.work(source), lag)
 
 
-def _graphs(nodes: Nodes, work: GpuWork, starts: _Starts) -> Edges:
+def _graphs(nodes: Nodes, work: GpuWork, starts: _Starts) -> EdgeList:
     """Edges from the node of the same CUDA graph that it follows."""
     rows = np.flatnonzero(starts.parent >= 0)
     parent = starts.parent[rows]
-    return Edges(GRAPH, nodes.work(rows), nodes.work(parent), work.start_ns[rows] - work.end_ns[parent])
+    return EdgeList(GRAPH, nodes.work(rows), nodes.work(parent), work.start_ns[rows] - work.end_ns[parent])

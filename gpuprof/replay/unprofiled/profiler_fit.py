@@ -30,6 +30,8 @@ QUICKER_HOST: Assumed[Share] = 0.9
 CPU_LIMITED: Assumed[Share] = 0.01
 """If a CPU that takes 0.9 of the time shortens the step by less than this, the GPU limits the step, which then says
 nothing more about the CPU."""
+GPU_LIMITED: Assumed[Share] = 0.8
+"""A step of which this much is left without the CPU's work is limited by the GPU, or nearly so."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good if the step differs from the measured one by at most this share."""
 KNOWN_TO: Assumed[Share] = 1e-4
@@ -63,13 +65,14 @@ class Removal:
 
 def remove_profiler(
     graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None,
-    shares: Parts | None = None,
+    shares: Parts | None = None, cpu_ns: float | None = None,
 ) -> Removal:  # fmt: skip
     """The graph as it would have run unprofiled.
 
     `measured_ns`: a step timed without a profiler, to which the CPU's time is fitted as far as the step waits for the
-    CPU, and `spread` its 80 % interval; `shares`: the parts of such a step, if they were timed. Without it the usual
-    cost per event is removed, and the interval is that of the cost.
+    CPU, and `spread` its 80 % interval; `shares`: the parts of such a step, if they were timed; `cpu_ns`: an upper
+    bound of the CPU's own time for such a step, if known. Without a measured step the usual cost per event is removed,
+    and the interval is that of the cost.
     """
     events = recorded_events(graph)
     pace, spread_of_cost = pace_and_spread(graph.timeline)
@@ -85,15 +88,31 @@ def remove_profiler(
     scale, reduced = _fitted(graph, events, pace, pace / spread_of_cost, measured_ns)
     if shares is not None:
         reduced = fitted_to_parts(reduced, shares)
-    step = step_of(reduced)
+    quick = reduced if cpu_ns is None else no_slower_cpu(reduced, cpu_ns)
+    fitting = reduced.duration_ns > 0 if quick is reduced else reduced.on_gpu
+    reduced, step = quick, step_of(quick)
     if abs(step - measured_ns) > FIT_TOLERANCE * measured_ns:
         # Another clock, or something that the graph does not contain.
-        reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
+        reduced = _by_one_factor(reduced, fitting, measured_ns)
         step = step_of(reduced)
     low, high = spread or (measured_ns, measured_ns)
     quicker, slower = (_at_speed(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
     cost = scale * per_step
     return Removal(reduced, step, min(low, step), max(high, step), True, cost, scale, quicker, slower, replayed)
+
+
+def no_slower_cpu(graph: Graph, cpu_ns: float) -> Graph:
+    """The graph with a CPU that takes no longer than `cpu_ns` for a step that waits for nothing; itself where it does
+    not.
+
+    Recording delays the CPU by bursts, and a step that the GPU limits does not show how much: what is left of them once
+    the usual cost is taken out would seem to limit a step that the GPU does in less time. Where the CPU limits the
+    step, it is quicker in some steps than in others, and the quickest says little.
+    """
+    if step_of(by_resource(graph, host=0.0, input=0.0)) < GPU_LIMITED * step_of(graph):
+        return graph
+    alone = step_of(by_resource(graph, device=0.0, communication=0.0, input=0.0))
+    return by_resource(graph, host=cpu_ns / alone) if alone > cpu_ns > 0 else graph
 
 
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:

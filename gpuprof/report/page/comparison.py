@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Prediction
+from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, PredictionCheck
 from gpuprof.diagnosis.verdict.step_parts import Bar
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import labels
@@ -25,7 +25,7 @@ _NAME_WIDTH: Convention[Characters] = 140
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BarStretch:
     """One stretch of a step's bar; `percent` of the longer step."""
 
     colour: str
@@ -36,7 +36,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class DrawnFall:
     """One row of the waterfall; `left` and `width` in percent of the axis."""
 
     kind: str
@@ -134,7 +134,7 @@ def _eyebrow(c: Comparison) -> str:
 # -- the steps
 
 
-def stretches(c: Comparison) -> list[tuple[str, str, float, list[Stretch]]]:
+def stretches(c: Comparison) -> list[tuple[str, str, float, list[BarStretch]]]:
     """(A or B, its step, its length in percent of the longer, its parts) for both."""
     pair = bars.step_bars(c)
     longest = max(bar.total_ns for bar in pair) or 1
@@ -145,10 +145,10 @@ def stretches(c: Comparison) -> list[tuple[str, str, float, list[Stretch]]]:
     ]
 
 
-def _stretches(bar: Bar, longest: int, shown: set[tuple[str, bool]]) -> list[Stretch]:
+def _stretches(bar: Bar, longest: int, shown: set[tuple[str, bool]]) -> list[BarStretch]:
     """The stretches that the legend names; the others are too short to be visible."""
     return [
-        Stretch(
+        BarStretch(
             colour=_colour(part.key, part.idle),
             label=_label(part.key, part.idle),
             percent=100 * part.ns / longest,
@@ -184,7 +184,7 @@ def legend(c: Comparison) -> list[tuple[str, str, bool, str]]:
 # -- the waterfall
 
 
-def falls(c: Comparison) -> list[Fall]:
+def falls(c: Comparison) -> list[DrawnFall]:
     """The rows from A's step to B's; none where the steps do not differ."""
     found = bars.waterfall(c)
     if len(found) < 3:
@@ -195,7 +195,7 @@ def falls(c: Comparison) -> list[Fall]:
     for fall in found:
         left, right = sorted((fall.from_ns, fall.to_ns))
         rows.append(
-            Fall(
+            DrawnFall(
                 kind=fall.kind,
                 label=fall.label,
                 value=duration(fall.to_ns) if fall.kind == "total" else words.signed(fall.difference_ns),
@@ -231,7 +231,7 @@ def _card(number: int, one: Mechanism, c: Comparison) -> MechanismCard:
     )
 
 
-def _guess(one: Prediction, c: Comparison) -> Guess:
+def _guess(one: PredictionCheck, c: Comparison) -> Guess:
     now = c.step.a_ns if one.by == "a" else c.step.b_ns
     end = max(one.step_ns.high, one.measured_ns, now) * 1.02
     return Guess(

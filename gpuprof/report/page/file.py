@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.diagnosis.roles.model import Roles
     from gpuprof.memory.memory_report import MemoryReport
-    from gpuprof.report.page.rank_pages import Link
+    from gpuprof.report.page.rank_pages import ReportLink
 
 _MARK = b'<meta name="generator" content="gpuprof">'
 """What every report contains near its top."""
 
 
-def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str], links: tuple[Link, ...] = ()) -> None:
+def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str], links: tuple[ReportLink, ...] = ()) -> None:
     """Writes the report of a diagnosis as one HTML file that needs nothing else; replaces an existing file.
 
     `links`: reports of other ranks, which the timeline's section names. Raises GpuprofError, one line, where it cannot

@@ -20,7 +20,7 @@ from gpuprof.value_range import Range
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimelineLink:
     """A link into the timeline: the longest place of a part of the program, or a single place."""
 
     name: str
@@ -69,7 +69,7 @@ class Card:
     """Lines of the user's code that it is about, such as `train.py:42 step`."""
     facts: tuple[str, ...]
     """Its evidence, and the conditions."""
-    places: tuple[Place, ...]
+    places: tuple[TimelineLink, ...]
     why: str
     """HTML of our own text."""
     chance: str = ""
@@ -163,7 +163,7 @@ def _values(found: Range) -> tuple[float, float, float]:
     return found.low, found.expected, found.high
 
 
-def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
+def _place(evidence: Evidence, diagnosis: Diagnosis) -> TimelineLink:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
     # Kernels have long names, and a part of them is enough; ops keep theirs, without the prefix of autograd's engine,
     # which says too little for its length.
@@ -171,9 +171,9 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     what = shown_kernel(what, 60) if evidence.on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
     where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
     if evidence.part is None or evidence.part_ns is None:
-        return Place(what, what, and_on, start, ns, where, at)
+        return TimelineLink(what, what, and_on, start, ns, where, at)
     at = f"{duration(evidence.part_ns)} {diagnosis.unit.a}; longest {at}"
-    return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
+    return TimelineLink(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 
 def _why(finding: str) -> str:

@@ -27,7 +27,7 @@ from gpuprof.report.page import budget_rows, content, fix_cards, step_bars
 from gpuprof.report.page.iteration import iteration_part
 from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.page.packing import embed
-from gpuprof.report.page.rank_pages import Link
+from gpuprof.report.page.rank_pages import ReportLink
 from gpuprof.report.page.reach_bar import reach_bars
 from gpuprof.report.page.views.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views.views import packed_views
@@ -48,7 +48,7 @@ CHARTS = (
 """Section of the page → its charts, in order; a chart without data is left out."""
 
 
-def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence[Link] = ()) -> str:
+def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence[ReportLink] = ()) -> str:
     """The page. `most_events`: how many the timeline may show; `links`: reports of other ranks next to this one."""
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.result.iteration_model import Change, Iteration
+from gpuprof.diagnosis.result.iteration_model import Iteration, IterationChange
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.stepbar import LEAST_LISTED
@@ -107,6 +107,6 @@ def _rows(found: Iteration) -> tuple[PhaseRow, ...]:
     )  # fmt: skip
 
 
-def _change(one: Change, found: Iteration) -> ChangeRow:
+def _change(one: IterationChange, found: Iteration) -> ChangeRow:
     fix = "; ".join([*one.fix.splitlines(), *([] if one.patch is None else [one.patch.command()])])
     return ChangeRow(escape(one.title), words.gain(one, found), escape(fix), one.basis, words.condition(one))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.memory.advice import Advice
-from gpuprof.memory.memory_report import UNUSED, Device, MemoryReport, Series
+from gpuprof.memory.memory_report import UNUSED, MemoryReport, ReportedDevice, Series
 from gpuprof.report import palette
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import round_ticks, share
@@ -94,7 +94,7 @@ def _of_run(advice: Advice | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_device(device: Device) -> dict[str, Any]:
+def _of_device(device: ReportedDevice) -> dict[str, Any]:
     """What is shown for a snapshot or memory events."""
     peak = device.peak
     total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
@@ -117,7 +117,7 @@ def _of_device(device: Device) -> dict[str, Any]:
     }
 
 
-def chart(device: Device) -> Chart:
+def chart(device: ReportedDevice) -> Chart:
     """The stacked areas of a device's memory over time."""
     series = device.series
     x = _x(series)

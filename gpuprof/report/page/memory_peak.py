@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.memory.advice import Advice
-from gpuprof.memory.memory_report import Device, MemoryReport
+from gpuprof.memory.memory_report import MemoryReport, ReportedDevice
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import share
 from gpuprof.report.page.treemap import Box, squarified
@@ -39,7 +39,7 @@ class OwnerTile:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class DrawnPeak:
     """Everything that the template needs."""
 
     summary: str
@@ -56,13 +56,13 @@ class Peak:
     notes: tuple[str, ...]
 
 
-def at_peak(report: MemoryReport) -> Peak:
+def at_peak(report: MemoryReport) -> DrawnPeak:
     """What is shown of a report: its first device, or only the run."""
     device = report.devices[0] if report.devices else None
     advice = report.advice
     owners = _owners(device, advice)
     total = sum(size for _, size in owners)
-    return Peak(
+    return DrawnPeak(
         summary=words.summary(device) if device else "",
         tiles=tuple(_tiles(device, owners, total)),
         owners=tuple((key, words.NAMES[key], words.size(size), share(size, total)) for key, size in owners),
@@ -80,13 +80,13 @@ def at_peak(report: MemoryReport) -> Peak:
     )
 
 
-def _owners(device: Device | None, advice: Advice | None) -> list[tuple[str, int]]:
+def _owners(device: ReportedDevice | None, advice: Advice | None) -> list[tuple[str, int]]:
     if device is not None:
         return [(one.owner, one.bytes) for one in device.peak.owners if one.bytes > 0]
     return [(one.owner, one.bytes) for one in advice.owners if one.bytes > 0] if advice else []
 
 
-def _tiles(device: Device | None, owners: list[tuple[str, int]], total: int) -> list[OwnerTile]:
+def _tiles(device: ReportedDevice | None, owners: list[tuple[str, int]], total: int) -> list[OwnerTile]:
     """Owners as rectangles, each divided into its lines where these are known."""
     shown = [(key, size) for key, size in owners if size >= LEAST_TILE_SHARE * total]
     found = []
@@ -97,7 +97,7 @@ def _tiles(device: Device | None, owners: list[tuple[str, int]], total: int) -> 
     return found
 
 
-def _of_owner(device: Device | None, owner: str, size: int) -> list[tuple[str, int]]:
+def _of_owner(device: ReportedDevice | None, owner: str, size: int) -> list[tuple[str, int]]:
     """The owner's largest lines and the rest of it."""
     if device is None:
         return [("", size)]

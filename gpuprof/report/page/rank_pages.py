@@ -21,7 +21,7 @@ MOST_RANKS: Convention[Ranks] = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ReportLink:
     """A report next to this one."""
 
     text: str
@@ -46,11 +46,11 @@ def page_of(report: Path, rank: int) -> Path:
     return report.with_name(f"{report.stem}.rank{rank}{report.suffix}")
 
 
-def links_to(report: Path, ranks: Sequence[int]) -> tuple[Link, ...]:
+def links_to(report: Path, ranks: Sequence[int]) -> tuple[ReportLink, ...]:
     """From the report of all ranks to theirs."""
-    return tuple(Link(f"rank {rank}", quote(page_of(report, rank).name)) for rank in ranks)
+    return tuple(ReportLink(f"rank {rank}", quote(page_of(report, rank).name)) for rank in ranks)
 
 
-def link_back(report: Path) -> tuple[Link, ...]:
+def link_back(report: Path) -> tuple[ReportLink, ...]:
     """From a rank's report to that of all."""
-    return (Link("all ranks", quote(report.name)),)
+    return (ReportLink("all ranks", quote(report.name)),)

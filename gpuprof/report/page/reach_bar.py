@@ -7,7 +7,7 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report import labels
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.page.step_bars import BarPart, StepBar, stepbar_of
+from gpuprof.report.page.step_bars import DrawnBarPart, StepBar, stepbar_of
 from gpuprof.report.stepbar import LEAST_LISTED
 from gpuprof.report.words import above_words
 
@@ -30,7 +30,9 @@ def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
     parts = _parts(found)
     total = max(sum(ns for _, _, ns in parts), 1)
     drawn = tuple(
-        BarPart(key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= LEAST_LISTED * total)
+        DrawnBarPart(
+            key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", False, ns >= LEAST_LISTED * total
+        )
         for key, label, ns in parts
         if ns
     )

@@ -16,7 +16,7 @@ from gpuprof.report.stepbar import LEAST_LISTED
 
 
 @dataclass(frozen=True, slots=True)
-class BarPart:
+class DrawnBarPart:
     key: str
     """Key of its colour."""
     label: str
@@ -30,7 +30,7 @@ class BarPart:
 @dataclass(frozen=True, slots=True)
 class StepBar:
     title: str
-    parts: tuple[BarPart, ...]
+    parts: tuple[DrawnBarPart, ...]
     summary: str
     note: str = ""
     lines: tuple[str, ...] = ()
@@ -83,12 +83,12 @@ def _of_bars(diagnosis: Diagnosis) -> str:
 def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     total = max(bar.total_ns, 1)
 
-    def part(key: str, label: str, ns: float, idle: bool) -> BarPart:
-        return BarPart(
+    def part(key: str, label: str, ns: float, idle: bool) -> DrawnBarPart:
+        return DrawnBarPart(
             key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", idle, ns >= LEAST_LISTED * total
         )
 
-    parts: list[BarPart] = []
+    parts: list[DrawnBarPart] = []
     for one in bar.parts:
         if not one.works:
             parts.append(part(f"cause-{one.key}", labels.part(one), one.ns, one.idle))
@@ -103,7 +103,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     return stepbar_of(title, parts)
 
 
-def stepbar_of(title: str, parts: Sequence[BarPart], note: str = "", lines: tuple[str, ...] = ()) -> StepBar:
+def stepbar_of(title: str, parts: Sequence[DrawnBarPart], note: str = "", lines: tuple[str, ...] = ()) -> StepBar:
     """A bar that draws exactly the parts that its legend names, scaled to fill it: smaller ones are left out."""
     named = [part for part in parts if part.named] or list(parts)
     whole = sum(part.percent for part in named) or 1.0

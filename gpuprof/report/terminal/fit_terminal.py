@@ -8,7 +8,7 @@ from rich.text import Text
 from gpuprof.report.lines import Column, table
 from gpuprof.report.terminal.sections import GUTTER, WIDEST_PAGE, section
 from gpuprof.report.words.memory_words import size
-from gpuprof.trial.fit import Cell, FitReport
+from gpuprof.trial.fit import FitCell, FitReport
 
 OF = {
     "gpu": "peak of the allocator, measured on this GPU",
@@ -61,7 +61,7 @@ def _wide(report: FitReport, width: int) -> bool:
     return width >= 16 + 20 * len({cell.batch for cell in report.cells})
 
 
-def _cell(cell: Cell, wide: bool) -> str:
+def _cell(cell: FitCell, wide: bool) -> str:
     if not wide:
         return size(cell.high_bytes)
     low, high = size(cell.low_bytes), size(cell.high_bytes)

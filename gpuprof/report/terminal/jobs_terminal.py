@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.attach.jobs import Job
+from gpuprof.attach.jobs import ArmedProcess
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration
 from gpuprof.units import Assumed, Times, WholeNs
@@ -18,7 +18,7 @@ STALLED_TIMES: Assumed[Times] = 20
 LEAST_STANDING_NS: Assumed[WholeNs] = 60_000_000_000
 
 
-def render(jobs: Sequence[Job], width: int = 80) -> Group:
+def render(jobs: Sequence[ArmedProcess], width: int = 80) -> Group:
     """One row for each process, and what to do next."""
     del width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -29,26 +29,26 @@ def render(jobs: Sequence[Job], width: int = 80) -> Group:
     return Group(table, Text(""), Text(f"gpuprof attach {jobs[0].pid} records some steps of it", "dim"))
 
 
-def _row(one: Job) -> tuple[str, ...]:
+def _row(one: ArmedProcess) -> tuple[str, ...]:
     rank = f"{one.rank}/{one.world_size}" if one.world_size > 1 else ""
     step = f"{one.step:,}" if one.total is None else f"{one.step:,} of {one.total:,}"
     return str(one.pid), one.name, rank, step, _rate(one), _left(one), _state(one)
 
 
-def _rate(one: Job) -> str:
+def _rate(one: ArmedProcess) -> str:
     if not one.step_ns:
         return ""
     per_s = 1e9 / one.step_ns
     return f"{per_s:,.1f} steps/s" if per_s >= 1 else f"{duration(one.step_ns)} a step"
 
 
-def _left(one: Job) -> str:
+def _left(one: ArmedProcess) -> str:
     if one.total is None or not one.step_ns:
         return ""
     return duration(max(0, one.total - one.step) * one.step_ns)
 
 
-def _state(one: Job) -> str:
+def _state(one: ArmedProcess) -> str:
     stands = (one.since_ns or 0) > max(LEAST_STANDING_NS, STALLED_TIMES * (one.step_ns or 0))
     if stands:
         return f"no step for {duration(one.since_ns or 0)}"

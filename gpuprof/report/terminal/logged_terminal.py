@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, Quantity, Role
+from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LoggedQuantity, LoggedRole
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
 from gpuprof.report.terminal import iteration_lines
@@ -63,7 +63,7 @@ def _summary(found: LoggedIterations) -> str:
     return f"mean of {amount(found.count, 'iteration')}{left_out}; times as {escape(found.framework)} logged them"
 
 
-def _role(one: Role) -> str:
+def _role(one: LoggedRole) -> str:
     if one.wait_ns is None or one.wait_share is None or one.busy_ns is None:
         return f"{one.role}: not known ({escape(one.source)})"
     waits = f", waits {duration(one.wait_ns)} ({share(one.wait_share, 1)})" + (
@@ -72,10 +72,10 @@ def _role(one: Role) -> str:
     return f"{one.role} works {duration(one.busy_ns)}{waits}   [{escape(one.source)}]"
 
 
-def _line(one: Quantity) -> str:
+def _line(one: LoggedQuantity) -> str:
     return _QUANTITIES[one.kind][0]
 
 
-def quantity(one: Quantity) -> str:
+def quantity(one: LoggedQuantity) -> str:
     """Text for a quantity's mean."""
     return _QUANTITIES[one.kind][1](one.mean)

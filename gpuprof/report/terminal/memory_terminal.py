@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.memory.advice import Advice
-from gpuprof.memory.memory_report import Device, Difference, MemoryReport
+from gpuprof.memory.memory_report import Difference, MemoryReport, ReportedDevice
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.numbers import share
 from gpuprof.report.stepbar import cells
@@ -87,7 +87,7 @@ def _remedies(advice: Advice, width: int) -> list[Text]:
     return table(found, (Column(elastic=True), Column("bold", right=True), Column(right=True), Column("dim")), width)
 
 
-def _owners(device: Device, width: int) -> list[Text]:
+def _owners(device: ReportedDevice, width: int) -> list[Text]:
     """A bar of the peak, and its legend."""
     peak = device.peak
     total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
@@ -107,7 +107,7 @@ def _parts(owners: Sequence[tuple[str, int]], total: int, width: int) -> list[Te
     return [bar, *flow(items, width)] if items else []
 
 
-def _lines(device: Device, width: int, rows: int) -> list[Text]:
+def _lines(device: ReportedDevice, width: int, rows: int) -> list[Text]:
     cells = [
         (words.size(one.bytes), words.place(one), f"×{one.count:,}" if one.count > 1 else "", words.NAMES[one.owner])
         for one in device.peak.lines[:rows]
@@ -116,7 +116,7 @@ def _lines(device: Device, width: int, rows: int) -> list[Text]:
                  width)  # fmt: skip
 
 
-def _phases(device: Device, width: int) -> list[Text]:
+def _phases(device: ReportedDevice, width: int) -> list[Text]:
     return flow([Text(f"{one.phase} {words.size(one.bytes)}") for one in device.peak.phases if one.bytes], width)
 
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from gpuprof.projection.memory.memory import MOST_BATCH
-from gpuprof.projection.projection import Explanation, MemoryFit, OnGpu, Projection
+from gpuprof.projection.projection import MemoryFit, OnGpu, Projection, ProjectionExplanation
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, gib, share
@@ -241,7 +241,7 @@ def _ranks(projection: Projection, width: int) -> list[Text]:
     return _titled(rows, [Column("bold", elastic=True), *[Column(right=True)] * 5, Column()], width)
 
 
-def _explained(explanation: Explanation, width: int) -> list[Text]:
+def _explained(explanation: ProjectionExplanation, width: int) -> list[Text]:
     factor = explanation.factor
     lines = [
         Text.assemble(

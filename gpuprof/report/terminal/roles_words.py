@@ -8,14 +8,14 @@ from gpuprof.diagnosis.roles.queue import MARKED
 from gpuprof.diagnosis.roles.timeline import NO_ONE
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, share
-from gpuprof.report.stepbar import LEAST_LISTED, Paint
+from gpuprof.report.stepbar import LEAST_LISTED, PartPaint
 from gpuprof.report.terminal.logged_terminal import quantity
 from gpuprof.report.words.iteration_words import PAINTS
 
-PAINT_OF_WAITING = Paint("bright_black", "#c9ced4", "·")
+PAINT_OF_WAITING = PartPaint("bright_black", "#c9ced4", "·")
 
 
-def paint(phase: str) -> Paint:
+def paint(phase: str) -> PartPaint:
     """How a phase of a lane looks."""
     return PAINT_OF_WAITING if phase == WAITING else PAINTS[phase]
 

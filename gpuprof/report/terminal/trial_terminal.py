@@ -9,7 +9,7 @@ from rich.text import Text
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, long_duration, percent
-from gpuprof.trial.trial import Fix, MeasuredGain, Next, Row, Trial
+from gpuprof.trial.trial import MeasuredGain, Next, Row, Trial, TriedFix
 from gpuprof.units import Cells, Convention
 from gpuprof.value_range import Range
 
@@ -162,7 +162,7 @@ def _expected(one: Next) -> str:
 
 def best_row(trial: Trial) -> Row | None:
     """The row of the best combination."""
-    wanted: tuple[Fix, ...] = trial.best
+    wanted: tuple[TriedFix, ...] = trial.best
     return next((row for row in trial.rows if wanted and set(row.fixes) == set(wanted)), None)
 
 

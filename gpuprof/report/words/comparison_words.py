@@ -8,7 +8,7 @@ from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     KernelDifference,
     Mechanism,
-    Prediction,
+    PredictionCheck,
     RankDifference,
     Term,
 )
@@ -245,7 +245,7 @@ def launched(row: KernelDifference) -> str:
     return f"{op} ← {module}" if op and module else op or module
 
 
-def prediction(one: Prediction) -> str:
+def prediction(one: PredictionCheck) -> str:
     """`A predicted 13–27 ms with it (torch.compile); B measured 26 ms: as predicted`."""
     other = "B" if one.by == "a" else "A"
     how = {
@@ -264,7 +264,7 @@ def prediction(one: Prediction) -> str:
     return f"{text}: as predicted" if one.inside else f"{text}: {_off(one)}"
 
 
-def _off(one: Prediction) -> str:
+def _off(one: PredictionCheck) -> str:
     low, high = one.step_ns.low, one.step_ns.high
     away = one.measured_ns / high - 1 if one.measured_ns > high else 1 - one.measured_ns / low
     where = "above" if one.measured_ns > high else "below"

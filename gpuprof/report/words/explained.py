@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuprof.errors import GpuprofError
-from gpuprof.report.words.glossary import Term
+from gpuprof.report.words.glossary import GlossaryTerm
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +27,7 @@ DiagnosisOf = Callable[[], "tuple[str, Diagnosis]"]
 class Explanation:
     """The answer: a word, a page, both (a phase of an iteration has both), or lines."""
 
-    term: Term | None = None
+    term: GlossaryTerm | None = None
     page: Page | None = None
     lines: tuple[str, ...] = ()
     """The answer for a line of code; names in it are escaped."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class GlossaryTerm:
     """One word: its meaning, its other names, and the page that says more."""
 
     name: str
@@ -36,7 +36,7 @@ class Section:
     """Terms of one subject."""
 
     title: str
-    terms: tuple[Term, ...]
+    terms: tuple[GlossaryTerm, ...]
 
 
 @cache
@@ -44,7 +44,9 @@ def sections() -> tuple[Section, ...]:
     """All terms, in the order of the page."""
     document = json.loads((files("gpuprof") / "data" / "glossary.json").read_text(encoding="utf-8"))
     return tuple(
-        Section(one["section"], tuple(Term(t["term"], t["text"], tuple(t["also"]), t["page"]) for t in one["terms"]))
+        Section(
+            one["section"], tuple(GlossaryTerm(t["term"], t["text"], tuple(t["also"]), t["page"]) for t in one["terms"])
+        )
         for one in document
     )
 
@@ -54,7 +56,7 @@ def key(name: str) -> str:
     return re.sub(r"[^a-z0-9×]+", " ", name.lower()).strip()
 
 
-def find(name: str) -> Term | None:
+def find(name: str) -> GlossaryTerm | None:
     """The term that a word on a screen means: its name or another one, in any case; the verdict's key with its cause
     (`HOST-BOUND · launch`) is the verdict."""
     known = _known()
@@ -64,7 +66,7 @@ def find(name: str) -> Term | None:
     return None
 
 
-def used(names: Iterable[str]) -> list[Term]:
+def used(names: Iterable[str]) -> list[GlossaryTerm]:
     """The terms for these words, in the order of the page, each once."""
     found = {term for name in names if (term := find(name)) is not None}
     return [term for section in sections() for term in section.terms if term in found]
@@ -77,14 +79,14 @@ def near(name: str) -> list[str]:
 
 
 @cache
-def _known() -> dict[str, Term]:
+def _known() -> dict[str, GlossaryTerm]:
     """Normalised names (`key`) → terms; a term's own name wins over another's synonym."""
     terms = [term for section in sections() for term in section.terms]
     also = {key(name): term for term in reversed(terms) for name in term.also}
     return also | {key(term.name): term for term in terms}
 
 
-def render(term: Term) -> RenderableType:
+def render(term: GlossaryTerm) -> RenderableType:
     """The term for a terminal."""
     said = [Text(term.name, "bold"), Text(term.text)]
     if others := shown_names(term):
@@ -94,7 +96,7 @@ def render(term: Term) -> RenderableType:
     return Group(*said)
 
 
-def shown_names(term: Term) -> list[str]:
+def shown_names(term: GlossaryTerm) -> list[str]:
     """A term's other names, without other spellings of its name."""
     return [name for name in term.also if key(name) != key(term.name)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuprof.hang.dump import Frame
+from gpuprof.hang.dump import DumpFrame
 from gpuprof.hang.judge import Hang, Waiting
 from gpuprof.hang.rank_state import RankState
 from gpuprof.units import Convention, Ranks
@@ -69,7 +69,7 @@ def sentences(hang: Hang) -> list[str]:
     return [*said, *([reason] if reason else [])]
 
 
-def place(frame: Frame | None) -> str:
+def place(frame: DumpFrame | None) -> str:
     """`train.py:12 in train`; empty where it is unknown."""
     return "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
 
@@ -88,7 +88,7 @@ def state(one: RankState) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _at(frame: Frame | None) -> str:
+def _at(frame: DumpFrame | None) -> str:
     return f" at {place(frame)}" if frame is not None else ""
 
 

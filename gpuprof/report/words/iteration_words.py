@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
-from gpuprof.diagnosis.result.iteration_model import Change, GenerationBudget, Iteration, PhaseBudget
+from gpuprof.diagnosis.result.iteration_model import GenerationBudget, Iteration, IterationChange, PhaseBudget
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
-from gpuprof.report.stepbar import LEAST_LISTED, Paint
+from gpuprof.report.stepbar import LEAST_LISTED, PartPaint
 from gpuprof.report.words.fixes import times_range
 from gpuprof.units import Convention, Names, Rows
 from gpuprof.value_range import Range
 
-PAINTS: dict[str, Paint] = {
-    GENERATION: Paint("yellow", "#c98a00", "█"),
-    "environment": Paint("bright_yellow", "#c9b458", "▤"),
-    REWARD: Paint("magenta", "#b5568f", "▓"),
-    "log-probabilities": Paint("cyan", "#3b8ea5", "▒"),
-    "advantage": Paint("bright_cyan", "#8fbfcf", "░"),
-    TRAINING: Paint("green", "#2f7d57", "▩"),
-    "weight sync": Paint("blue", "#3d5a99", "▚"),
-    "data": Paint("bright_blue", "#7aa6d8", "╲"),
-    "validation": Paint("bright_green", "#7fb069", "▥"),
-    "save": Paint("bright_red", "#a65f3e", "▦"),
-    OTHER: Paint("bright_black", "#9aa2ab", "?"),
-    IDLE: Paint("bright_black", "#c9ced4", "┄"),
+PAINTS: dict[str, PartPaint] = {
+    GENERATION: PartPaint("yellow", "#c98a00", "█"),
+    "environment": PartPaint("bright_yellow", "#c9b458", "▤"),
+    REWARD: PartPaint("magenta", "#b5568f", "▓"),
+    "log-probabilities": PartPaint("cyan", "#3b8ea5", "▒"),
+    "advantage": PartPaint("bright_cyan", "#8fbfcf", "░"),
+    TRAINING: PartPaint("green", "#2f7d57", "▩"),
+    "weight sync": PartPaint("blue", "#3d5a99", "▚"),
+    "data": PartPaint("bright_blue", "#7aa6d8", "╲"),
+    "validation": PartPaint("bright_green", "#7fb069", "▥"),
+    "save": PartPaint("bright_red", "#a65f3e", "▦"),
+    OTHER: PartPaint("bright_black", "#9aa2ab", "?"),
+    IDLE: PartPaint("bright_black", "#c9ced4", "┄"),
 }
 """Colour and fill of each phase; fills differ, so that the bar can be read without colour."""
 _TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
@@ -46,7 +46,7 @@ class Phased(Protocol):
     @property
     def phases(self) -> tuple[PhaseBudget, ...]: ...
     @property
-    def changes(self) -> tuple[Change, ...]: ...
+    def changes(self) -> tuple[IterationChange, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def unrecorded(iteration: Iteration) -> str:
     )
 
 
-def gain(change: Change, iteration: Phased) -> str:
+def gain(change: IterationChange, iteration: Phased) -> str:
     """`2.1 s → 1.7–1.9 s   1.1–1.2×`."""
     found, now = change.iteration_ns, iteration.mean_ns
     after = duration_range(found.low, found.high)
@@ -145,6 +145,6 @@ def gain(change: Change, iteration: Phased) -> str:
     return f"{duration(now)} → {after}   {times}"
 
 
-def condition(change: Change) -> str:
+def condition(change: IterationChange) -> str:
     """What it changes about the training; empty if nothing."""
     return f"changes the training: {escape(change.changes)}" if change.changes else ""

@@ -12,7 +12,15 @@ from gpuprof.value_range import Range
 
 if TYPE_CHECKING:
     from gpuprof.memory.advice import Advice, Fits, Remedy
-    from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
+    from gpuprof.memory.memory_report import (
+        Difference,
+        Failure,
+        Leak,
+        Line,
+        LineDifference,
+        MemoryReport,
+        ReportedDevice,
+    )
 
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
 """Owner → its label."""
@@ -52,7 +60,7 @@ def place(one: Line | Leak | LineDifference | Failure) -> str:
     return escape(f"{file}:{one.line} {one.function}")
 
 
-def headline(device: Device, peak: str = "PEAK") -> str:
+def headline(device: ReportedDevice, peak: str = "PEAK") -> str:
     """`PEAK 61.2 GiB allocated, 70.1 GiB reserved`; `peak`: how the first word is written."""
     held = device.peak.reserved_bytes
     return f"{peak} {size(device.peak.allocated_bytes)} allocated" + (
@@ -60,7 +68,7 @@ def headline(device: Device, peak: str = "PEAK") -> str:
     )
 
 
-def moment(device: Device, named: bool = True) -> str:
+def moment(device: ReportedDevice, named: bool = True) -> str:
     """When the peak was, and if `named` on which GPU."""
     peak, name = device.peak, f"GPU {device.device}" if named else None
     if not device.events:
@@ -70,7 +78,7 @@ def moment(device: Device, named: bool = True) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def summary(device: Device) -> str:
+def summary(device: ReportedDevice) -> str:
     """The answer in a sentence or three."""
     peak = device.peak
     total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes

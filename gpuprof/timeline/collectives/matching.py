@@ -204,7 +204,7 @@ def _signs(found: Collectives, rows: I64, texts: dict[str, int]) -> I64:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
+class _ShiftFit:
     """How the ends of b's collectives lie after those of a's with one shift."""
 
     shift: int
@@ -215,16 +215,16 @@ class _Fit:
     """By how much b's ends are later, both counted from their first."""
 
 
-def _by_number(a: I64, b: I64, a_end: F64, b_end: F64) -> _Fit | None:
+def _by_number(a: I64, b: I64, a_end: F64, b_end: F64) -> _ShiftFit | None:
     _, i, j = np.intersect1d(a, b, assume_unique=True, return_indices=True)
     if not len(i):
         return None
     difference = b_end[j] - a_end[i]
     offset = float(np.median(difference))
-    return _Fit(0, len(i), float(np.median(np.abs(difference - offset))), offset)
+    return _ShiftFit(0, len(i), float(np.median(np.abs(difference - offset))), offset)
 
 
-def _fit(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, shift: int) -> _Fit | None:
+def _fit(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, shift: int) -> _ShiftFit | None:
     """The fit for a shift; None if it would match collectives of different kinds."""
     i, j, n = max(shift, 0), max(-shift, 0), min(len(a) - max(shift, 0), len(b) - max(-shift, 0))
     if not np.array_equal(a[i : i + n], b[j : j + n]):
@@ -232,10 +232,10 @@ def _fit(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, shift: int) -> 
     difference = b_end[j : j + n] - a_end[i : i + n]
     ends = difference[together[i : i + n]] if together[i : i + n].any() else difference
     offset = float(np.median(ends))
-    return _Fit(shift, n, float(np.median(np.abs(ends - offset))), offset)
+    return _ShiftFit(shift, n, float(np.median(np.abs(ends - offset))), offset)
 
 
-def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) -> _Fit | None:
+def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) -> _ShiftFit | None:
     """The shift with which b's collectives are a's, or None if they do not fit.
 
     Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is

@@ -19,7 +19,7 @@ from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class RangeGpuWork:
     """Per range of the window, by start."""
 
     row: I64
@@ -32,7 +32,7 @@ class Projection:
     """Time in which any of them ran, ns."""
 
 
-def project(timeline: Timeline) -> Projection:
+def project(timeline: Timeline) -> RangeGpuWork:
     """All annotations that begin in the window, and the work launched in it."""
     trace = timeline.trace
     ops, gpu, (low, high) = trace.ops, trace.gpu, timeline.window
@@ -81,7 +81,7 @@ def _owners(timeline: Timeline) -> I64:
     return owner
 
 
-def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
+def _summed(ranges: I64, which: I64, start: I64, end: I64) -> RangeGpuWork:
     """Sums per range of the events [start, end), `which` being the range of each."""
     order = np.lexsort((start, which))
     which, start, end = which[order], start[order], end[order]
@@ -98,4 +98,4 @@ def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
         before = np.concatenate([[-1], last[:-1]]) - shift  # negative: of another range
         reach = np.where(before >= 0, moments[before.clip(0)], start)
         np.add.at(busy, which, np.maximum(end - np.maximum(start, reach), 0))
-    return Projection(ranges, events, gpu, busy)
+    return RangeGpuWork(ranges, events, gpu, busy)

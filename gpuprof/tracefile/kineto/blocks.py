@@ -98,7 +98,7 @@ class Block:
         self._places = np.full(2 * count, -1, np.int32)
 
 
-class Blocks:
+class BlockScanner:
     """Fills blocks from a text, for several threads at once."""
 
     def __init__(self, text: Text, plan: np.void, block_bytes: int) -> None:

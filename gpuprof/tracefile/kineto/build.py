@@ -16,10 +16,10 @@ from gpuprof.units import Assumed, Values
 _TYPES = {
     "ops": trace.Ops,
     "calls": trace.Calls,
-    "gpu": trace.Gpu,
+    "gpu": trace.GpuEvents,
     "frames": trace.Frames,
     "syncs": trace.Syncs,
-    "memory": trace.Memory,
+    "memory": trace.AllocatorEvents,
     "flows": trace.Flows,
     "other": trace.Other,
 }

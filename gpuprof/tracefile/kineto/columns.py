@@ -69,7 +69,7 @@ class Growing:
             columns[name][: self.count] = column[: self.count]
 
 
-class Tables(dict[str, Growing]):
+class KinetoTables(dict[str, Growing]):
     """The columns of all tables."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout
-from gpuprof.tracefile.kineto.columns import Tables
+from gpuprof.tracefile.kineto.columns import KinetoTables
 from gpuprof.tracefile.kineto.envelope import object_end
 from gpuprof.tracefile.kineto.microseconds import INT64, nanoseconds
 from gpuprof.tracefile.kineto.repair import repair
@@ -83,7 +83,7 @@ _DOCUMENT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _ANY = msgspec.json.Decoder().decode
 
 
-class Strings(dict):
+class StringIds(dict):
     """Text → id, in order of first sight."""
 
     def __missing__(self, text: str) -> int:
@@ -95,8 +95,8 @@ class Strings(dict):
 class Parsed:
     """A reader's result for `build`: columns per table, their strings, the envelope, and statistics of the reading."""
 
-    tables: Tables
-    strings: Strings | list[str]
+    tables: KinetoTables
+    strings: StringIds | list[str]
     keys: dict
     """Top-level keys around the events."""
     metadata: dict[tuple[str, str, str], Any] = field(default_factory=dict)
@@ -132,7 +132,7 @@ def read_small(data: bytes) -> Parsed | None:
         events = None
     if events is None:
         return None
-    parsed = Parsed(tables=Tables(), strings=Strings(), keys=keys, text_bytes=len(data), reader="small")
+    parsed = Parsed(tables=KinetoTables(), strings=StringIds(), keys=keys, text_bytes=len(data), reader="small")
     add_events(events, parsed)
     return parsed
 
@@ -140,7 +140,7 @@ def read_small(data: bytes) -> Parsed | None:
 def add_events(events: Iterable[Event], parsed: Parsed) -> None:
     """Turns events into rows and appends them to `parsed`."""
     strings = parsed.strings
-    assert isinstance(strings, Strings)
+    assert isinstance(strings, StringIds)
     rows: dict[str, list[tuple]] = {table: [] for table in layout.TABLES}
     for event in events:
         try:
@@ -178,7 +178,7 @@ def classify(ph: str, cat: str, name: str) -> tuple[int, int]:
     return layout.OTHER, 0
 
 
-def _add(event: Event, rows: dict[str, list[tuple]], strings: Strings, parsed: Parsed) -> str | None:
+def _add(event: Event, rows: dict[str, list[tuple]], strings: StringIds, parsed: Parsed) -> str | None:
     """Appends the event's row; the table's name, "metadata", or None if it cannot be read."""
     ph, cat, name = _text(event.ph), _text(event.cat), _text(event.name)
     if ph == "M":
@@ -229,7 +229,7 @@ def defaults(table: str) -> dict[str, Any]:
 _DEFAULTS = {table: defaults(table) for table in layout.TABLES}
 
 
-def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
+def _args(raw: msgspec.Raw, table: str, strings: StringIds) -> dict[str, Any]:
     """Row fields from an event's args; values of an unexpected type count as not given."""
     values = dict(_DEFAULTS[table])
     text = bytes(raw)

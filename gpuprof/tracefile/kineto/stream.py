@@ -19,8 +19,8 @@ import numpy as np
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.background import processors
 from gpuprof.tracefile.kineto import layout, scan
-from gpuprof.tracefile.kineto.blocks import Block, Blocks
-from gpuprof.tracefile.kineto.columns import Tables
+from gpuprof.tracefile.kineto.blocks import Block, BlockScanner
+from gpuprof.tracefile.kineto.columns import KinetoTables
 from gpuprof.tracefile.kineto.envelope import (
     LIMIT_BYTES,
     NeedMore,
@@ -31,7 +31,15 @@ from gpuprof.tracefile.kineto.envelope import (
     object_end,
     parse_tail,
 )
-from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, drop, event_then_close, is_whole
+from gpuprof.tracefile.kineto.msgspec_reader import (
+    NO_END,
+    Parsed,
+    StringIds,
+    add_texts,
+    drop,
+    event_then_close,
+    is_whole,
+)
 from gpuprof.tracefile.kineto.scan_plan import make_plan
 from gpuprof.tracefile.kineto.source import Text, open_text
 from gpuprof.tracefile.kineto.strings import StringTable
@@ -75,7 +83,7 @@ def _read(path: Path, size: int, progress: Progress | None, block_bytes: int, di
         plan = make_plan()
         keys = _header(text, block_bytes)
         gathered = Gathered(keys, plan, size, distrust)
-        crew = Crew(Blocks(text, plan, block_bytes), gathered, plan)
+        crew = Crew(BlockScanner(text, plan, block_bytes), gathered, plan)
         crew.work(lambda: progress and progress(min(text.done_bytes(), size), size))
         parsed = gathered.finish(text.truncated)
         parsed.text_bytes = text.text_bytes
@@ -106,7 +114,7 @@ def _header(text: Text, block_bytes: int) -> dict:
 class Crew:
     """Threads that fill and scan blocks, and gather results in the file's order."""
 
-    def __init__(self, blocks: Blocks, gathered: Gathered, plan: np.void) -> None:
+    def __init__(self, blocks: BlockScanner, gathered: Gathered, plan: np.void) -> None:
         self._blocks = blocks
         self._gathered = gathered
         self._workers = min(_processors(), MAX_WORKERS)
@@ -188,10 +196,10 @@ class Gathered:
         """Whether the rest of the file is not needed."""
         self._plan = plan
         self._size = size
-        self._tables = Tables()
+        self._tables = KinetoTables()
         self._strings = StringTable()
         # The events that Python reads; their texts are numbered separately until the end.
-        self._odd = Parsed(tables=Tables(), strings=Strings(), keys=keys)
+        self._odd = Parsed(tables=KinetoTables(), strings=StringIds(), keys=keys)
         self._odd.reader = "stream, event by event" if distrust else "stream"
         self._joined = Block(plan)
         self._left = b""
@@ -316,7 +324,7 @@ class Gathered:
         end = object_end(data) if data.startswith(b"{") else None
         if end is None or block.sheet["position"] <= at or (block.sheet["odd"] and block.odd[0, 0] == at):
             return  # unfinished, or not the scanner's to read
-        sample = Parsed(tables=Tables(), strings=Strings(), keys={})
+        sample = Parsed(tables=KinetoTables(), strings=StringIds(), keys={})
         add_texts([data[:end]], sample)
         texts = list(sample.strings)
         for table, growing in sample.tables.items():
@@ -353,7 +361,7 @@ class Gathered:
             self._odd.repaired = min(self._odd.repaired, self._kept())
         if not escapes and not self._odd.strings:
             return texts
-        ids = Strings()
+        ids = StringIds()
         numbers = np.array([*(ids[text] for text in texts), NO_TEXT], np.int32)
         if len(ids) < len(texts):
             for table in self._tables.values():

@@ -8,9 +8,9 @@ import numpy as np
 
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.metadata import gpu_ids
-from gpuprof.tracefile.nsys.processes import Process
+from gpuprof.tracefile.nsys.processes import ExportedProcess
 from gpuprof.tracefile.nsys.strings import Strings
-from gpuprof.tracefile.trace import ABSENT, Counters
+from gpuprof.tracefile.trace import ABSENT, CounterSamples
 
 _TABLE, _NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 _KNOWN = (
@@ -25,7 +25,7 @@ _KNOWN = (
 """Metrics by their names on various GPUs and versions; all in percent of the GPU's peak."""
 
 
-def read_counters(database: Database, process: Process, devices: list[int], strings: Strings) -> Counters:
+def read_counters(database: Database, process: ExportedProcess, devices: list[int], strings: Strings) -> CounterSamples:
     """The samples of the process' GPUs, by time. Values that cannot be a percentage are left out: exports have some."""
     metrics = _metrics(database)
     columns = ("timestamp", "typeId", "metricId", "value")
@@ -40,7 +40,7 @@ def read_counters(database: Database, process: Process, devices: list[int], stri
     sane = (found["value"] >= 0) & (found["value"] <= 100) & (found["timestamp"] != ABSENT)
     rows = np.flatnonzero((name >= 0) & sane)
     rows = rows[np.argsort(found["timestamp"][rows], kind="stable")]
-    return Counters(
+    return CounterSamples(
         name=name[rows],
         device=device[rows],
         time_ns=found["timestamp"][rows],

@@ -7,9 +7,9 @@ import numpy as np
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.demangle import demangled
-from gpuprof.tracefile.nsys.processes import WORK_TABLES, Process, Threads, key_of
+from gpuprof.tracefile.nsys.processes import WORK_TABLES, ExportedProcess, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
-from gpuprof.tracefile.trace import ABSENT, I32, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, WHOLE_GRAPH, Gpu
+from gpuprof.tracefile.trace import ABSENT, I32, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, WHOLE_GRAPH, GpuEvents
 
 _KERNELS, _COPIES, _SETS, _GRAPHS = WORK_TABLES
 _COMMON = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
@@ -18,7 +18,7 @@ _NAMES = ("mangledName", "demangledName", "shortName")
 _SHARED = ("sharedMemoryExecuted", "staticSharedMemory", "dynamicSharedMemory")
 
 
-def read_gpu(database: Database, process: Process, strings: Strings, threads: Threads) -> Gpu:
+def read_gpu(database: Database, process: ExportedProcess, strings: Strings, threads: Threads) -> GpuEvents:
     """All GPU work of a process, by start."""
     parts = [
         _kernels(database, process, strings),
@@ -30,10 +30,10 @@ def read_gpu(database: Database, process: Process, strings: Strings, threads: Th
     order = np.lexsort((columns["end_ns"], columns["start_ns"]))
     columns = {name: column[order] for name, column in columns.items()}
     thread = threads.gpu(columns["device"].astype(np.int64), columns["stream"])
-    return Gpu(thread=thread, **columns)
+    return GpuEvents(thread=thread, **columns)
 
 
-def _read(database: Database, table: str, process: Process, more: tuple[str, ...]) -> dict[str, I64]:
+def _read(database: Database, table: str, process: ExportedProcess, more: tuple[str, ...]) -> dict[str, I64]:
     """The rows of a process, without those that lack a beginning or an end."""
     found = database.numbers(table, (*_COMMON, *more))
     keep = (key_of(found["globalPid"]) == process.key) & (found["start"] != ABSENT) & (found["end"] != ABSENT)
@@ -76,7 +76,7 @@ def _shape(values: I64) -> I32:
     return np.where(known, values, np.iinfo(np.int32).min).astype(np.int32)
 
 
-def _kernels(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
+def _kernels(database: Database, process: ExportedProcess, strings: Strings) -> dict[str, np.ndarray]:
     found = _read(database, _KERNELS, process, (*_SHAPE, *_NAMES, *_SHARED, "graphNodeId"))
     name = np.full(len(found["start"]), NO_TEXT, np.int32)
     for column in _NAMES:  # the first that exists
@@ -91,7 +91,7 @@ def _kernels(database: Database, process: Process, strings: Strings) -> dict[str
     return _columns(found, KERNEL, name, shared_bytes=np.where(both == ABSENT, executed, both), **shape)
 
 
-def _copies(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
+def _copies(database: Database, process: ExportedProcess, strings: Strings) -> dict[str, np.ndarray]:
     found = _read(database, _COPIES, process, ("bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"))
     kinds = np.stack([found["copyKind"], found["srcKind"], found["dstKind"]], axis=1)
     distinct, inverse = np.unique(kinds, axis=0, return_inverse=True)
@@ -100,7 +100,7 @@ def _copies(database: Database, process: Process, strings: Strings) -> dict[str,
     return _columns(found, MEMCPY, name, bytes=found["bytes"])
 
 
-def _sets(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
+def _sets(database: Database, process: ExportedProcess, strings: Strings) -> dict[str, np.ndarray]:
     found = _read(database, _SETS, process, ("bytes", "memKind", "graphNodeId"))
     distinct, inverse = np.unique(found["memKind"], return_inverse=True)
     ids = np.array([strings.id(names.memset(kind)) for kind in distinct.tolist()], np.int32)
@@ -108,7 +108,7 @@ def _sets(database: Database, process: Process, strings: Strings) -> dict[str, n
     return _columns(found, MEMSET, name, bytes=found["bytes"])
 
 
-def _graphs(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
+def _graphs(database: Database, process: ExportedProcess, strings: Strings) -> dict[str, np.ndarray]:
     """One event per launch of a graph, as Nsight Systems records them by default: its kernels are not known, only that
     the device is busy."""
     found = _read(database, _GRAPHS, process, ("graphId",))

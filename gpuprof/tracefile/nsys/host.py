@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
-from gpuprof.tracefile.nsys.processes import CALLS, Process, Threads, key_of
+from gpuprof.tracefile.nsys.processes import CALLS, ExportedProcess, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
 from gpuprof.tracefile.trace import ABSENT, DRIVER, I64, NO_TEXT, RUNTIME, Calls, Other, Syncs
 
@@ -23,7 +23,9 @@ OVERHEAD, OS_RUNTIME, CUDA_API = "overhead", "os_runtime", "cuda_api"
 OtherColumns = dict[str, np.ndarray]
 
 
-def read_calls(database: Database, process: Process, strings: Strings, threads: Threads) -> tuple[Calls, OtherColumns]:
+def read_calls(
+    database: Database, process: ExportedProcess, strings: Strings, threads: Threads
+) -> tuple[Calls, OtherColumns]:
     """The calls of a process by start, and the rows that only duplicate them."""
     found = database.numbers(CALLS, ("start", "end", "globalTid", "correlationId", "nameId", "eventClass"))
     keep = (key_of(found["globalTid"]) == process.key) & (found["start"] != ABSENT)
@@ -51,7 +53,7 @@ def read_calls(database: Database, process: Process, strings: Strings, threads: 
     return calls, repeated
 
 
-def read_syncs(database: Database, process: Process, strings: Strings) -> Syncs:
+def read_syncs(database: Database, process: ExportedProcess, strings: Strings) -> Syncs:
     """Synchronisations. The stream of an awaited event is known only if event records were traced, too."""
     columns = (
         "start",
@@ -84,7 +86,7 @@ def read_syncs(database: Database, process: Process, strings: Strings) -> Syncs:
     )
 
 
-def _awaited(database: Database, process: Process, syncs: dict[str, I64]) -> tuple[I64, I64]:
+def _awaited(database: Database, process: ExportedProcess, syncs: dict[str, I64]) -> tuple[I64, I64]:
     """(stream, correlation of the record) of the event that each row waits for, ABSENT where not known."""
     records = database.numbers(_EVENTS, ("streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
     mine = np.flatnonzero(key_of(records["globalPid"]) == process.key)
@@ -114,7 +116,9 @@ def _last_before(rows: list[int], records: dict[str, I64], correlation: int) -> 
     return rows[k - 1] if k else -1
 
 
-def read_overhead(database: Database, process: Process, strings: Strings, threads: Threads) -> list[OtherColumns]:
+def read_overhead(
+    database: Database, process: ExportedProcess, strings: Strings, threads: Threads
+) -> list[OtherColumns]:
     """Work of the profiler, and work of the driver that CUPTI counts as overhead."""
     parts = []
     for table, owner in (("PROFILER_OVERHEAD", " (profiler)"), ("CUPTI_ACTIVITY_KIND_OVERHEAD", "")):
@@ -130,7 +134,7 @@ def read_overhead(database: Database, process: Process, strings: Strings, thread
     return parts
 
 
-def read_os_runtime(database: Database, process: Process, strings: Strings, threads: Threads) -> OtherColumns:
+def read_os_runtime(database: Database, process: ExportedProcess, strings: Strings, threads: Threads) -> OtherColumns:
     """Operating system functions in which threads wait: poll, read, a condition variable."""
     found = database.numbers("OSRT_API", ("start", "end", "globalTid", "nameId"))
     keep = (key_of(found["globalTid"]) == process.key) & (found["start"] != ABSENT) & (found["end"] != ABSENT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprof.tracefile.nsys.database import Database
-from gpuprof.tracefile.nsys.processes import Process
+from gpuprof.tracefile.nsys.processes import ExportedProcess
 from gpuprof.tracefile.trace import GpuInfo, Meta
 
 _VERSIONS = {"EXPORT_PRODUCT_VERSION": "nsight_systems_version", "EXPORT_SCHEMA_VERSION": "nsight_schema_version"}
@@ -11,7 +11,7 @@ _TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """The second name is that of 2022."""
 
 
-def read_meta(database: Database, process: Process, devices: list[int]) -> Meta:
+def read_meta(database: Database, process: ExportedProcess, devices: list[int]) -> Meta:
     """`devices`: those that the process used, by its own numbering."""
     return Meta(gpus=_gpus(database, process, devices), versions=_versions(database), base_time_ns=_beginning(database))
 
@@ -23,7 +23,7 @@ def is_export(database: Database) -> bool:
     )
 
 
-def gpu_ids(database: Database, process: Process, devices: list[int]) -> dict[int, int]:
+def gpu_ids(database: Database, process: ExportedProcess, devices: list[int]) -> dict[int, int]:
     """Number of a GPU in the machine → its device number in the process."""
     given: dict[int, int] = {}
     there = {"gpuId", "cudaId", "pid"} <= database.columns("TARGET_INFO_CUDA_DEVICE")
@@ -34,7 +34,7 @@ def gpu_ids(database: Database, process: Process, devices: list[int]) -> dict[in
     return given or {device: device for device in devices}
 
 
-def _gpus(database: Database, process: Process, devices: list[int]) -> tuple[GpuInfo, ...]:
+def _gpus(database: Database, process: ExportedProcess, devices: list[int]) -> tuple[GpuInfo, ...]:
     table = "TARGET_INFO_GPU"
     found = database.numbers(table, ("id", "totalMemory", "smCount"))
     names = database.texts(table, "name") or [None] * len(found["id"])

@@ -27,7 +27,7 @@ _MASK: Published[Code] = (1 << _PROCESS_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ExportedProcess:
     """One process of an export. `key` is what its rows have in common (see `key_of`)."""
 
     key: int
@@ -41,7 +41,7 @@ def key_of(numbers: I64) -> I64:
     return np.where(numbers == ABSENT, ABSENT, numbers >> _PROCESS_BITS)
 
 
-def find_processes(database: Database) -> list[Process]:
+def find_processes(database: Database) -> list[ExportedProcess]:
     """The processes with GPU work, by device, then by pid; if there are none, those with CUDA calls; never empty."""
     devices: dict[int, int] = {}
     for table in WORK_TABLES:
@@ -55,7 +55,9 @@ def find_processes(database: Database) -> list[Process]:
     if not devices:
         owners = database.distinct(CALLS, "globalTid") + database.distinct("NVTX_EVENTS", "globalTid")
         devices = dict.fromkeys({number >> _PROCESS_BITS for number in owners}, -1) or {ABSENT: -1}
-    processes = [Process(key, 0 if key == ABSENT else key & _MASK, max(device, -1)) for key, device in devices.items()]
+    processes = [
+        ExportedProcess(key, 0 if key == ABSENT else key & _MASK, max(device, -1)) for key, device in devices.items()
+    ]
     return sorted(processes, key=lambda p: (p.device, p.pid))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.host import OtherColumns, other
-from gpuprof.tracefile.nsys.processes import Process, Threads, key_of
+from gpuprof.tracefile.nsys.processes import ExportedProcess, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Ops
 
@@ -24,7 +24,9 @@ OP_DOMAIN = "PyTorch"
 _PAYLOADS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 
 
-def read_ranges(database: Database, process: Process, strings: Strings, threads: Threads) -> tuple[Ops, OtherColumns]:
+def read_ranges(
+    database: Database, process: ExportedProcess, strings: Strings, threads: Threads
+) -> tuple[Ops, OtherColumns]:
     """The ranges of a process as ops and annotations, by start, and its marks.
     A range without an end, cut by the recording, lasts until the last range ends.
     """

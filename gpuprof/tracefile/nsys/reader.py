@@ -14,10 +14,10 @@ from gpuprof.tracefile.nsys.database import opened
 from gpuprof.tracefile.nsys.gpu import read_gpu
 from gpuprof.tracefile.nsys.host import joined, read_calls, read_os_runtime, read_overhead, read_syncs
 from gpuprof.tracefile.nsys.metadata import is_export, read_meta
-from gpuprof.tracefile.nsys.processes import Process, Threads, find_processes
+from gpuprof.tracefile.nsys.processes import ExportedProcess, Threads, find_processes
 from gpuprof.tracefile.nsys.ranges import read_ranges
 from gpuprof.tracefile.nsys.strings import Strings
-from gpuprof.tracefile.trace import Flows, Frames, Memory, Reading, Trace
+from gpuprof.tracefile.trace import AllocatorEvents, Flows, Frames, Reading, Trace
 
 
 def read_nsys(path: Path, size: int, pid: int | None = None) -> Trace:
@@ -62,7 +62,7 @@ def read_nsys(path: Path, size: int, pid: int | None = None) -> Trace:
             gpu=gpu,
             frames=Frames.none(),
             syncs=syncs,
-            memory=Memory.none(),
+            memory=AllocatorEvents.none(),
             flows=Flows.none(),
             other=other,
             counters=counters,
@@ -82,7 +82,7 @@ def _pids_in(path: Path, _size: int, _mtime_ns: int) -> tuple[int, ...]:
         return tuple(process.pid for process in find_processes(database) if process.device >= 0)
 
 
-def _chosen(path: Path, processes: list[Process], pid: int | None) -> Process:
+def _chosen(path: Path, processes: list[ExportedProcess], pid: int | None) -> ExportedProcess:
     if pid is None:
         return processes[0]
     found = next((process for process in processes if process.pid == pid), None)

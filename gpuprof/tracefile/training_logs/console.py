@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 
 from gpuprof.tracefile.training_logs.frameworks import plain_key
-from gpuprof.tracefile.training_logs.record import Found
+from gpuprof.tracefile.training_logs.record import LogEntry
 from gpuprof.tracefile.training_logs.rows import STEPS, known, row_of, rows
 from gpuprof.units import Assumed, Characters
 
@@ -31,7 +31,7 @@ _TABLE = {
 LONGEST_LINE: Assumed[Characters] = 200_000
 
 
-def entries(lines: Iterable[str]) -> Iterator[Found]:
+def entries(lines: Iterable[str]) -> Iterator[LogEntry]:
     """The iterations in the lines of a log, in order; other lines are skipped."""
     table: dict[str, float] = {}
     number: int | None = None
@@ -43,7 +43,7 @@ def entries(lines: Iterable[str]) -> Iterator[Found]:
         block = _BLOCK.search(text)
         if block is not None:
             if "timing/train/total_step_time" in table:
-                yield Found(number, table)
+                yield LogEntry(number, table)
                 table, number = {}, None
             number = int(block[1]) if block[1] else number
         elif (bullet := _BULLET.search(text)) is not None:
@@ -53,16 +53,16 @@ def entries(lines: Iterable[str]) -> Iterator[Found]:
         elif (found := _entry(text)) is not None:
             yield found
     if "timing/train/total_step_time" in table:
-        yield Found(number, table)
+        yield LogEntry(number, table)
 
 
-def _entry(text: str) -> Found | None:
+def _entry(text: str) -> LogEntry | None:
     dashed = _DASHED.search(text)
     if dashed is not None:
         pairs = [part.rpartition(":") for part in text[dashed.end() :].split(" - ")]
         numbers = [(key.strip(), _VALUE.match(value)) for key, _, value in pairs]
         values = known({key: float(number[1]) for key, number in numbers if number is not None})
-        return Found(int(dashed[1]), values, _moment(text)) if values else None
+        return LogEntry(int(dashed[1]), values, _moment(text)) if values else None
     if "/" not in text or ":" not in text:
         return None
     given = {key: float(value) for key, value in _PAIR.findall(text)}
@@ -71,7 +71,7 @@ def _entry(text: str) -> Found | None:
         return None
     step = next((int(given[key]) for key in STEPS if key in given), None)
     before = _BEFORE_BRACE.search(text)
-    return Found(int(before[1]) if step is None and before is not None else step, values, _moment(text))
+    return LogEntry(int(before[1]) if step is None and before is not None else step, values, _moment(text))
 
 
 def _moment(text: str) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuprof.tracefile.training_logs.record import Found
+from gpuprof.tracefile.training_logs.record import LogEntry
 from gpuprof.tracefile.training_logs.rows import known
 from gpuprof.units import Assumed, Bytes
 
@@ -36,7 +36,7 @@ def event_files(path: Path) -> list[Path]:
     return sorted((one for one in path.iterdir() if is_event_file(one) and one.is_file()), key=lambda one: one.name)
 
 
-def event_entries(path: Path) -> Iterator[Found]:
+def event_entries(path: Path) -> Iterator[LogEntry]:
     """The scalars of an event file with a framework's names, one at a time. A file that is still being written may end
     within a record; complete records are read. Raises OSError."""
     with path.open("rb") as file:
@@ -61,7 +61,7 @@ def _records(file: BinaryIO) -> Iterator[bytes]:
         yield record[:length]
 
 
-def _scalars(event: bytes) -> Iterator[Found]:
+def _scalars(event: bytes) -> Iterator[LogEntry]:
     wall_time, step, summaries = None, 0, []
     for field, value in _fields(event):
         if field == _WALL_TIME and isinstance(value, bytes):
@@ -78,7 +78,7 @@ def _scalars(event: bytes) -> Iterator[Found]:
                 values[found[0]] = found[1]
     named = known(values)
     if named and step < 1 << 53:
-        yield Found(step, named, at_s)
+        yield LogEntry(step, named, at_s)
 
 
 def _scalar(value: bytes) -> tuple[str, float] | None:

@@ -13,7 +13,7 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.training_logs.console import entries
 from gpuprof.tracefile.training_logs.event_files import event_entries, event_files
 from gpuprof.tracefile.training_logs.frameworks import FRAMEWORKS, Framework, framework_of
-from gpuprof.tracefile.training_logs.record import Found, Logged, by_iteration
+from gpuprof.tracefile.training_logs.record import LogEntry, LoggedIteration, by_iteration
 from gpuprof.tracefile.training_logs.rows import rows
 from gpuprof.units import Assumed, Bytes
 
@@ -31,7 +31,7 @@ class TrainingLog:
 
     path: str
     framework: Framework
-    iterations: tuple[Logged, ...]
+    iterations: tuple[LoggedIteration, ...]
 
 
 def is_training_log(path: Path) -> bool:
@@ -83,12 +83,12 @@ def read_training_log(path: Path) -> TrainingLog:
     return TrainingLog(str(path), framework, whole)
 
 
-def total_s(framework: Framework, one: Logged) -> float:
+def total_s(framework: Framework, one: LoggedIteration) -> float:
     """Seconds of an iteration; 0 if the log lacks them."""
     return max(next((one.values[key] for key in framework.total if key in one.values), 0.0), 0.0)
 
 
-def _entries(path: Path) -> Iterator[Found]:
+def _entries(path: Path) -> Iterator[LogEntry]:
     files = event_files(path)
     if files:
         for file in files:
@@ -104,7 +104,7 @@ def _entries(path: Path) -> Iterator[Found]:
             yield from entries(file)
 
 
-def _of_document(text: str, path: Path) -> Iterator[Found]:
+def _of_document(text: str, path: Path) -> Iterator[LogEntry]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

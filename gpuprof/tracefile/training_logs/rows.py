@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuprof.tracefile.training_logs.frameworks import plain_key
-from gpuprof.tracefile.training_logs.record import Found
+from gpuprof.tracefile.training_logs.record import LogEntry
 
 STEPS = ("training/global_step", "trainer/global_step", "global_step", "_step", "step")
 """Keys of an entry's step number."""
@@ -26,7 +26,7 @@ def row_of(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def rows(given: Iterable[Any]) -> Iterator[Found]:
+def rows(given: Iterable[Any]) -> Iterator[LogEntry]:
     """The iterations in the rows of a tracker; other rows are skipped."""
     for row in given:
         if not isinstance(row, dict):
@@ -35,7 +35,7 @@ def rows(given: Iterable[Any]) -> Iterator[Found]:
         values = known(flat)
         if values:
             step = next((int(flat[key]) for key in (*STEPS, "Step") if flat.get(key, -1) >= 0), None)
-            yield Found(step, values, next((flat[key] for key in _TIMES if key in flat), None))
+            yield LogEntry(step, values, next((flat[key] for key in _TIMES if key in flat), None))
 
 
 def _flat(row: dict[Any, Any]) -> dict[str, float]:

@@ -15,7 +15,7 @@ _APART = ("/proc", "/sys", "/dev")
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class VisibleMount:
     """A mount that can be seen."""
 
     point: str
@@ -27,10 +27,10 @@ class Mount:
         return self.kind not in KERNELS
 
 
-def visible(mountinfo: str) -> list[Mount]:
+def visible(mountinfo: str) -> list[VisibleMount]:
     """The mounts of /proc/self/mountinfo that no later one hides, outer ones first, without those of /proc, /sys and
     /dev."""
-    found: dict[str, Mount] = {}
+    found: dict[str, VisibleMount] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         words = before.split()
@@ -38,7 +38,7 @@ def visible(mountinfo: str) -> list[Mount]:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
         found = {one: mount for one, mount in found.items() if not is_below(one, point)}
-        found[point] = Mount(point, after.split()[0])
+        found[point] = VisibleMount(point, after.split()[0])
     kept = [one for one in found.values() if not any(is_below(one.point, apart) for apart in _APART)]
     return sorted(kept, key=lambda one: one.point.rstrip("/").count("/"))
 

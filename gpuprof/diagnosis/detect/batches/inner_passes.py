@@ -31,7 +31,7 @@ class InnerPasses:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StepPasses:
     """Beginnings of the passes of one step, ns, and where its rounds end."""
 
     first: I64
@@ -75,7 +75,7 @@ def _ends(case: Analysis) -> tuple[I64, I64]:
     return case.timeline.steps.start_ns, case.timeline.steps.end_ns
 
 
-def _of_step(case: Analysis, start: int, end: int) -> _Step | None:
+def _of_step(case: Analysis, start: int, end: int) -> _StepPasses | None:
     ops, backward, main = case.trace.ops, case.timeline.host.backward, case.timeline.main_thread
     outer = _outermost(case) & (ops.start_ns >= start) & (ops.start_ns < end)
     rows = np.flatnonzero(outer)
@@ -94,7 +94,7 @@ def _of_step(case: Analysis, start: int, end: int) -> _Step | None:
         engine = ops.start_ns[case.ops_named(lambda text: text.startswith(AUTOGRAD_ENGINE)) & (ops.thread == thread)]
         engine = np.sort(engine)
         if (np.diff(np.searchsorted(engine, second)) > 0).all():
-            return _Step(first, second, thread, begin, over)
+            return _StepPasses(first, second, thread, begin, over)
     return None
 
 

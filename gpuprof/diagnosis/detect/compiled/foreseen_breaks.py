@@ -26,14 +26,14 @@ GATHERS = re.compile(r"AllGather", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class ModelBlocks:
     """The repeated blocks of a model."""
 
     name: str
     count: int
 
 
-def blocks_of(case: Analysis) -> Blocks | None:
+def blocks_of(case: Analysis) -> ModelBlocks | None:
     """The class with most numbered modules in the forward pass; None if the recording shows none."""
     trace, ops = case.trace, case.trace.ops
     rows = np.flatnonzero(case.ops_named(BLOCK.search) & (ops.kind == ANNOTATION))
@@ -43,7 +43,7 @@ def blocks_of(case: Analysis) -> Blocks | None:
         if found:
             numbers.setdefault(found[1], set()).add(int(found[2]))
     best = max(numbers, key=lambda name: len(numbers[name]), default=None)
-    return Blocks(best, len(numbers[best])) if best is not None and len(numbers[best]) >= FEWEST_BLOCKS else None
+    return ModelBlocks(best, len(numbers[best])) if best is not None and len(numbers[best]) >= FEWEST_BLOCKS else None
 
 
 ONE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.sampled.host_calls import Frame, Stacks
+from gpuprof.diagnosis.sampled.host_calls import SampledFrame, StackColumns
 from gpuprof.diagnosis.sampled.sampled_places import FEWEST_SAMPLES, placed, weights
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.tracefile.remembered import remembered
@@ -40,7 +40,7 @@ def batch_lines(run: RunFolder | None) -> tuple[str, ...]:
     samples = None if run is None else read_samples(Path(run.path), run.rank)
     if samples is None:
         return ()
-    stacks = Stacks(samples)
+    stacks = StackColumns(samples)
     if len(samples.worker_node):
         paths = [stacks.path(node) for node in samples.worker_node.tolist()]
     else:
@@ -58,7 +58,7 @@ def batch_lines(run: RunFolder | None) -> tuple[str, ...]:
     return largest(found)
 
 
-def _loads(stacks: Stacks, frame: Frame) -> bool:
+def _loads(stacks: StackColumns, frame: SampledFrame) -> bool:
     """Whether a call is in torch's DataLoader."""
     return stacks.functions[frame.function].file.startswith("torch/utils/data/")
 
@@ -70,7 +70,7 @@ def largest(by_line: dict[str, float]) -> tuple[str, ...]:
     return tuple(line for i, line in enumerate(ranked) if not i or by_line[line] >= NAMED_LINE_SHARE * total)
 
 
-def innermost(stacks: Stacks, path: tuple[Frame, ...]) -> str | None:
+def innermost(stacks: StackColumns, path: tuple[SampledFrame, ...]) -> str | None:
     """The innermost line of the user's code in a stack. In a backward pass, lines called by the pass come before the
     line that starts it."""
     begin = max((k for k, frame in enumerate(path) if frame.function in stacks.engine), default=-1) + 1

@@ -18,11 +18,12 @@ from gpuprof.units import Assumed, Ops, Published, Tokens
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys")
-NORM, ROPE, GATE, LOSS, PART, CONV, KEYS = range(len(KINDS))
+KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys", "activation", "function")
+NORM, ROPE, GATE, LOSS, PART, CONV, KEYS, ACTIVATION, FUNCTION = range(len(KINDS))
 """`part`: a gate's activation with other ops between it and the gate's multiplication; the fused kernel of the
 multiplication computes both. `keys`: the second of two rotary embeddings, which the first one's kernel also
-computes."""
+computes. `activation`: an activation function that torch has a kernel for; `function`: one that only a compiler
+fuses."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
@@ -58,19 +59,20 @@ class Sequences:
 
 def find_sequences(case: Analysis) -> Sequences | None:
     """Sequences that Liger's kernels could replace, in the window's forward passes and their recomputation."""
-    return _found(case, _norms, _ropes, _gates, _losses)
+    return found_by(case, _norms, _ropes, _gates, _losses)
 
 
 def causal_convolutions(case: Analysis) -> Sequences | None:
     """Depthwise convolutions over at most four tokens, each with its SiLU: causal-conv1d can replace them."""
-    return _found(case, _convolutions)
+    return found_by(case, _convolutions)
 
 
-def _found(case: Analysis, *finders: Callable[[_Named, I64], Iterator[Found]]) -> Sequences | None:
+def found_by(case: Analysis, *finders: Callable[[NamedOps, I64], Iterator[Found]]) -> Sequences | None:
+    """What some finders find, each given the ops by name and their families; of two that overlap the first."""
     rows, family = siblings(case)
     if not len(rows):
         return None
-    named = _Named(case, rows)
+    named = NamedOps(case, rows)
     found = [
         (first, last, kind, size)
         for finder in finders
@@ -103,7 +105,7 @@ def _pair(first: I64, last: I64, kind: I64, size: F64, family: I64) -> None:
         at += 1
 
 
-class _Named:
+class NamedOps:
     """Masks of ops by name, each computed once."""
 
     def __init__(self, case: Analysis, rows: I64) -> None:
@@ -117,6 +119,14 @@ class _Named:
         """Mask of ops whose first two arguments have the shape of another op's first argument."""
         shape = self.shapes(one)[:1]
         return np.array([bool(shape) and self.shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
+
+    def within(self, at: int, *names: str) -> I64:
+        """Positions of ops of these names that ran inside another."""
+        ops, rows = self._case.trace.ops, self._rows
+        found = np.flatnonzero(self(*names))
+        outer, inner = int(rows[at]), rows[found]
+        inside = (ops.start_ns[inner] >= ops.start_ns[outer]) & (ops.end_ns[inner] <= ops.end_ns[outer])
+        return found[inside & (ops.thread[inner] == ops.thread[outer])]
 
     def elements(self, text: int) -> int:
         """Number of elements of the largest tensor among an op's arguments."""
@@ -138,7 +148,7 @@ Found = tuple[int, int, int, int]
 """(first op, last op, kind, op whose arguments give the activation's size), as positions."""
 
 
-def _grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
+def grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
     """The last position reached from `at` while the next op may belong to the sequence."""
     for _ in range(most):
         following = at + step
@@ -148,64 +158,64 @@ def _grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
     return at
 
 
-def _norms(named: _Named, family: I64) -> Iterator[Found]:
+def _norms(named: NamedOps, family: I64) -> Iterator[Found]:
     mean, square = named("mean"), named("pow", "square")
     for at in np.flatnonzero(named("rsqrt")).tolist():
-        first = _grow(at, named("add", "mean", "pow", "square", "to", "_to_copy", "float"), family, -1, 6)
-        last = _grow(at, named("mul", "to", "_to_copy", "type_as"), family, 1, 4)
+        first = grow(at, named("add", "mean", "pow", "square", "to", "_to_copy", "float"), family, -1, 6)
+        last = grow(at, named("mul", "to", "_to_copy", "type_as"), family, 1, 4)
         squares = np.flatnonzero(square[first:at])
         if mean[first:at].any() and len(squares) and last > at:
             yield first, last, NORM, first + int(squares[0])
     yield from _norms_by_division(named, family)
 
 
-def _norms_by_division(named: _Named, family: I64) -> Iterator[Found]:
+def _norms_by_division(named: NamedOps, family: I64) -> Iterator[Found]:
     """x / sqrt(mean(x · x)); the square may also be a multiplication."""
     mean, square, divided = named("mean"), named("pow", "square", "mul"), named("div")
     before = named("add", "mean", "pow", "square", "mul", "to", "_to_copy", "float", "double")
     for at in np.flatnonzero(named("sqrt")).tolist():
-        first = _grow(at, before, family, -1, 6)
-        last = _grow(at, named("div", "mul", "to", "_to_copy", "type_as"), family, 1, 6)
+        first = grow(at, before, family, -1, 6)
+        last = grow(at, named("div", "mul", "to", "_to_copy", "type_as"), family, 1, 6)
         means = np.flatnonzero(mean[first:at])
         squares = np.flatnonzero(square[first : first + int(means[-1])]) if len(means) else means
         if len(squares) and divided[at + 1 : last + 1].any():
             yield first, last, NORM, first + int(squares[-1])
 
 
-def _ropes(named: _Named, family: I64) -> Iterator[Found]:
+def _ropes(named: NamedOps, family: I64) -> Iterator[Found]:
     yield from _ropes_by_negation(named, family)
     yield from _ropes_by_complex_numbers(named, family)
     yield from _ropes_by_halves(named, family)
 
 
-def _ropes_by_negation(named: _Named, family: I64) -> Iterator[Found]:
+def _ropes_by_negation(named: NamedOps, family: I64) -> Iterator[Found]:
     """x · cos + cat(-x2, x1) · sin, as in transformers."""
     cat, mul, add = named("cat"), named("mul"), named("add")
     for at in np.flatnonzero(named("neg")).tolist():
-        last = _grow(at, named("cat", "mul", "add"), family, 1, 3)
-        first = _grow(at, named("slice", "mul", "chunk"), family, -1, 3)
+        last = grow(at, named("cat", "mul", "add"), family, 1, 3)
+        first = grow(at, named("slice", "mul", "chunk"), family, -1, 3)
         if last == at + 3 and cat[at + 1] and mul[at + 2] and add[last] and mul[first:at].any():
             yield first + int(np.flatnonzero(mul[first:at])[0]), last, ROPE, at + 2
 
 
-def _ropes_by_complex_numbers(named: _Named, family: I64) -> Iterator[Found]:
+def _ropes_by_complex_numbers(named: NamedOps, family: I64) -> Iterator[Found]:
     """Pairs as complex numbers times a table of rotations, as in Llama's first code."""
     mul, real = named("mul"), named("view_as_real")
     for at in np.flatnonzero(named("view_as_complex")).tolist():
-        first = _grow(at, named("to", "_to_copy", "float", "view", "reshape"), family, -1, 4)
-        turned = _grow(at, named("view", "unsqueeze", "slice", "mul", "view_as_real"), family, 1, 6)
+        first = grow(at, named("to", "_to_copy", "float", "view", "reshape"), family, -1, 4)
+        turned = grow(at, named("view", "unsqueeze", "slice", "mul", "view_as_real"), family, 1, 6)
         ends = np.flatnonzero(real[at : turned + 1])
         if len(ends) and mul[at : at + int(ends[0])].any():
             yield first, _shaped_back(named, family, at + int(ends[0])), ROPE, at
 
 
-def _ropes_by_halves(named: _Named, family: I64) -> Iterator[Found]:
+def _ropes_by_halves(named: NamedOps, family: I64) -> Iterator[Found]:
     """cat or stack of x1 · cos - x2 · sin and x1 · sin + x2 · cos."""
     mul, sums, minus = named("mul"), named("add", "sub"), named("sub", "neg")
     halves = named("slice", "chunk", "split", "select", "unbind")
     parts = named(*ROPE_PARTS)
     for at in np.flatnonzero(named("cat", "stack")).tolist():
-        begun = _grow(at, parts, family, -1, MOST_ROPE_OPS)
+        begun = grow(at, parts, family, -1, MOST_ROPE_OPS)
         cut = begun + np.flatnonzero(halves[begun:at])
         if not len(cut):
             continue
@@ -219,13 +229,13 @@ def _ropes_by_halves(named: _Named, family: I64) -> Iterator[Found]:
             )
 
 
-def _shaped_back(named: _Named, family: I64, at: int) -> int:
+def _shaped_back(named: NamedOps, family: I64, at: int) -> int:
     """The op that restores a rotary embedding's shape and dtype, at most two after this one; later ops may already
     belong to the next embedding."""
-    return _grow(_grow(at, named("flatten", "view", "reshape"), family, 1, 1), named("type_as", "to"), family, 1, 1)
+    return grow(grow(at, named("flatten", "view", "reshape"), family, 1, 1), named("type_as", "to"), family, 1, 1)
 
 
-def _gates(named: _Named, family: I64) -> Iterator[Found]:
+def _gates(named: NamedOps, family: I64) -> Iterator[Found]:
     mul, dims = named("mul"), named.dims
     for at in np.flatnonzero(named("silu", "gelu")).tolist():
         rest = slice(at + 1, at + 1 + GATE_REACH)
@@ -236,15 +246,15 @@ def _gates(named: _Named, family: I64) -> Iterator[Found]:
             yield at + 1 + int(product[0]), at + 1 + int(product[0]), GATE, at
 
 
-def _losses(named: _Named, family: I64) -> Iterator[Found]:
+def _losses(named: NamedOps, family: I64) -> Iterator[Found]:
     products = named("linear", "matmul", "mm", "addmm")
     for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
-        first = _grow(at, ~products, family, -1, LOSS_REACH)
+        first = grow(at, ~products, family, -1, LOSS_REACH)
         casts = np.flatnonzero(named("to", "_to_copy")[first:at])
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
 
 
-def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
+def _convolutions(named: NamedOps, family: I64) -> Iterator[Found]:
     silu = named("silu")
     for at in np.flatnonzero(named("conv1d")).tolist():
         shapes = named.shapes(int(named.dims[at]))
@@ -252,12 +262,13 @@ def _convolutions(named: _Named, family: I64) -> Iterator[Found]:
             continue
         if shapes[1][0] != shapes[0][1]:
             continue
-        last = _grow(at, named("slice", "transpose", "silu"), family, 1, 3)
+        last = grow(at, named("slice", "transpose", "silu"), family, 1, 3)
         yield at, at + int(np.flatnonzero(silu[at : last + 1])[-1]) if silu[at : last + 1].any() else at, CONV, at
 
 
 def _activation(case: Analysis, op: int, kind: int) -> float:
-    """Bytes of the activation that an op works on; casts to fp32 in a norm, rotary embedding or loss do not count."""
+    """Bytes of the activation that an op works on; casts to fp32 in a norm, rotary embedding, activation or
+    loss do not count."""
     ops, trace = case.trace.ops, case.trace
     if ops.dims[op] == NO_TEXT:
         return 0.0
@@ -265,7 +276,7 @@ def _activation(case: Analysis, op: int, kind: int) -> float:
     if not tensors:
         return 0.0
     largest = max(tensors, key=lambda t: t.elements)
-    size = 2 if kind in (NORM, ROPE, LOSS) and _casts(case) else largest.element_bytes
+    size = 2 if kind in (NORM, ROPE, LOSS, ACTIVATION) and _casts(case) else largest.element_bytes
     return float(largest.elements * size)
 
 

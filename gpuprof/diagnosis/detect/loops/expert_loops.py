@@ -54,7 +54,7 @@ SEARCHES = frozenset({"aten::nonzero", "aten::where"})
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class ExpertLoops:
     """Loops over experts as stretches of the forward pass (or of its recomputation), one per layer and step."""
 
     stretches: Stretches
@@ -66,7 +66,7 @@ class Loops:
     """The model's width; -1 if shapes were not recorded."""
 
 
-def find_loops(case: Analysis) -> Loops | None:
+def find_loops(case: Analysis) -> ExpertLoops | None:
     """Loops over experts in the window; None if there are none."""
     ops = case.trace.ops
     if not case.ops_named(RETURNS.__contains__).any():
@@ -83,7 +83,7 @@ def find_loops(case: Analysis) -> Loops | None:
     if not _routed(case, returns, case.ops_named(SEARCHES.__contains__)[rows], first, last):
         return None
     sizes = [_rows_of(case, each) for each in returns]
-    return Loops(
+    return ExpertLoops(
         Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
         blocks,
         np.array([size for size, _ in sizes]),

@@ -24,7 +24,7 @@ loop, or a loop with an iteration that takes another branch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class NestedLoops:
     """Loops in a sequence of ops, as positions in it; columns by loop, in order."""
 
     first: I64
@@ -53,13 +53,13 @@ class Loops:
         """The columns by loop."""
         return self.first, self.rounds, self.begin, self.last, self.alone
 
-    def some(self, which: Mask) -> Loops:
+    def some(self, which: Mask) -> NestedLoops:
         """The loops of a mask."""
         first, rounds, begin, last, alone = (column[which] for column in self.columns)
-        return Loops(first, rounds, begin, last, alone, self.again_first, self.again_begin)
+        return NestedLoops(first, rounds, begin, last, alone, self.again_first, self.again_begin)
 
 
-def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
+def loops_in(names: I64, family: I64, bad: Mask) -> NestedLoops | None:
     """All loops; None if there are none. Of nested loops it is the outer one, whose iterations differ only in how often
     the inner ones run.
 
@@ -70,7 +70,7 @@ def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
         return None
     first, period, rounds, begin, last = joined(names, family, bad, *simple)
     none = np.empty(0, np.int64)
-    loops = Loops(first, rounds, begin, last, period, none, none)
+    loops = NestedLoops(first, rounds, begin, last, period, none, none)
     around = _around(names, family, bad, first, last)
     if not len(around):
         return loops
@@ -79,10 +79,10 @@ def loops_in(names: I64, family: I64, bad: Mask) -> Loops | None:
     first, rounds, begin, last, alone = (
         np.append(a, b)[order] for a, b in zip(rest.columns, around.columns, strict=True)
     )
-    return Loops(first, rounds, begin, last, alone, around.again_first, around.again_begin)
+    return NestedLoops(first, rounds, begin, last, alone, around.again_first, around.again_begin)
 
 
-def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> Loops:
+def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> NestedLoops:
     """Loops around others: what repeats once only the first iteration of each repetition is kept. Each contains some of
     the loops `first` to `last`, and other ops."""
     inner = repeated(names, family, bad, MOST_PERIOD, 2, 2)
@@ -97,19 +97,19 @@ def _around(names: I64, family: I64, bad: Mask, first: I64, last: I64) -> Loops:
     each = zip(start.tolist(), end.tolist(), strict=True)
     longest = np.array([(last - first + 1)[(first >= a) & (last <= b)].max(initial=0) for a, b in each], np.int64)
     good = (longest > 0) & (longest < (1 - MOST_BETWEEN) * (end - start + 1))
-    found = Loops(start, rounds, begin, end, period, at, at + ops * (times - 1)).some(good)
+    found = NestedLoops(start, rounds, begin, end, period, at, at + ops * (times - 1)).some(good)
     mine = _places(found, at) >= 0
     return replace(found, again_first=found.again_first[mine], again_begin=found.again_begin[mine])
 
 
-def _places(loops: Loops, positions: I64) -> I64:
+def _places(loops: NestedLoops, positions: I64) -> I64:
     """The loop that each position is in; -1: none."""
     inside = np.searchsorted(loops.first, positions, side="right") - 1
     out = (inside < 0) | (positions > np.append(loops.last, -1)[inside])
     return np.where(out, -1, inside)
 
 
-def with_ends(loops: Loops, family: I64, splits: Mask, joins: Mask) -> tuple[I64, I64]:
+def with_ends(loops: NestedLoops, family: I64, splits: Mask, joins: Mask) -> tuple[I64, I64]:
     """(first, last position of each loop, with the ops directly before it that split a tensor into one for each
     iteration, and those directly after it that join the results): ops over all iterations need neither."""
     firsts, lasts = loops.first.copy(), loops.last.copy()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.detect.losses.logged_values import IN_PLACE, LEAST_STEPS, LISTS, Logged, PassOps
+from gpuprof.diagnosis.detect.losses.logged_values import IN_PLACE, LEAST_STEPS, LISTS, LoggedValues, PassOps
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.units import Assumed, Entries, Ops
 
@@ -38,7 +38,7 @@ OPS_TO_CLIP: Assumed[Ops] = 12
 norm, the largest allowed norm divided by it, and its bound."""
 
 
-def find_gradient_statistics(case: Analysis) -> Logged | None:
+def find_gradient_statistics(case: Analysis) -> LoggedValues | None:
     """Such loops of the recorded steps; None where there are none, or where shapes or autograd's numbers were not
     recorded."""
     ops = PassOps(case)
@@ -53,7 +53,7 @@ def find_gradient_statistics(case: Analysis) -> Logged | None:
     inside = nodes_in(case.graph, stretches) >= 0
     members = np.concatenate([np.arange(a, b + 1) for a, b in found])
     reducing = np.array([at for at in members.tolist() if _reduces(ops, at)], np.int64)
-    return Logged(
+    return LoggedValues(
         stretches,
         inside & ~case.graph.waits,
         inside & case.graph.waits,

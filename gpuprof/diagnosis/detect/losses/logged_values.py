@@ -47,7 +47,7 @@ LEAST_STEPS: Assumed[Share] = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedValues:
     """Stretches of CPU time, one for each run of such ops."""
 
     stretches: Stretches
@@ -65,7 +65,7 @@ class Logged:
     """Number of tensors that a loop reduces one after another; 0 if it is no loop over tensors."""
 
 
-def find_logged(case: Analysis) -> Logged | None:
+def find_logged(case: Analysis) -> LoggedValues | None:
     """All such work of the recorded steps; None where there is none, or where autograd's numbers were not recorded."""
     ops = PassOps(case)
     if not len(ops.rows) or not len(ops.evaluated):
@@ -82,7 +82,7 @@ def find_logged(case: Analysis) -> Logged | None:
     stretches = Stretches(columns.thread[first].astype(np.int64), columns.start_ns[first], columns.end_ns[last])
     inside = nodes_in(case.graph, stretches) >= 0
     members = np.concatenate([np.arange(a, b + 1) for a, b in found])
-    return Logged(
+    return LoggedValues(
         stretches,
         inside & ~case.graph.waits,
         inside & case.graph.waits,

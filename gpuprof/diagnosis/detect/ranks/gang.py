@@ -10,7 +10,7 @@ from gpuprof.tracefile.traces_in_folder import is_digest
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class RankExcess:
     """Work of a rank per step beyond the median of the other ranks."""
 
     doing: Doing
@@ -37,7 +37,7 @@ class Gang:
     profiled: tuple[float, float]
     """How the ratio of the straggler's step to a usual rank's would change if recording had cost more, and less, than
     estimated: two factors; 1 without a straggler."""
-    excess: tuple[Excess, ...]
+    excess: tuple[RankExcess, ...]
     """Excess work of the straggler, most first."""
     excess_bound: str | None
     """Resource with most of the excess."""

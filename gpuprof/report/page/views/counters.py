@@ -17,7 +17,7 @@ _GPU: Published[Code] = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CounterLine:
     """A quantity that changes at moments and keeps its value in between."""
 
     device: int
@@ -26,7 +26,7 @@ class Line:
     value: I64
 
 
-def memory_lines(trace: Trace, part: DrawnRows, most: int = MOST_POINTS) -> list[Line]:
+def memory_lines(trace: Trace, part: DrawnRows, most: int = MOST_POINTS) -> list[CounterLine]:
     """Bytes allocated on each GPU over the part; none where the recording has no allocations."""
     memory = trace.memory
     lines = []
@@ -36,7 +36,7 @@ def memory_lines(trace: Trace, part: DrawnRows, most: int = MOST_POINTS) -> list
         mine = rows[memory.device[rows] == device]
         mine = mine[np.argsort(memory.time_ns[mine], kind="stable")]
         kept = mine[extremes(memory.allocated_bytes[mine], most)]
-        lines.append(Line(int(device), "memory", memory.time_ns[kept], memory.allocated_bytes[kept].clip(0)))
+        lines.append(CounterLine(int(device), "memory", memory.time_ns[kept], memory.allocated_bytes[kept].clip(0)))
     return lines
 
 

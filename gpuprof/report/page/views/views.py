@@ -13,7 +13,7 @@ from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report.names import shown
 from gpuprof.report.page.packing import LARGEST_VALUE, Columns, pack
 from gpuprof.report.page.views import view_colours
-from gpuprof.report.page.views.counters import Line, memory_lines
+from gpuprof.report.page.views.counters import CounterLine, memory_lines
 from gpuprof.report.page.views.flames import flames, sampled
 from gpuprof.report.page.views.gpu_tracks import gpu_tracks
 from gpuprof.report.page.views.host_tracks import host_tracks, thread_name, threads_of
@@ -99,11 +99,11 @@ def _tree_columns(name: str, tree: Tree) -> Columns:
 
 def _tracks(
     diagnosis: Diagnosis, timeline: Timeline, part: DrawnRows, texts: Texts
-) -> tuple[list[dict[str, str]], list[Track], list[tuple[int, Line]], int]:
+) -> tuple[list[dict[str, str]], list[Track], list[tuple[int, CounterLine]], int]:
     """(groups, tracks, counters with the number of their track, host threads left out)."""
     groups = [{"name": "overview", "kind": "overview"}]
     tracks = overview_tracks(diagnosis, timeline, part, texts, 0)
-    lines: list[tuple[int, Line]] = []
+    lines: list[tuple[int, CounterLine]] = []
     memory = memory_lines(timeline.trace, part)
     names = {gpu.device: gpu.name for gpu in diagnosis.environment.gpus}
     for device in timeline.devices:
