@@ -51,6 +51,7 @@ def test_steps_that_stand_for_all():
     assert sum(d.compute_ns + d.communication_ns + d.copy_ns + d.idle_ns for d in some.devices) == high - low
 
 
+@pytest.mark.measures_time
 def test_it_is_fast():
     """The goal is a million events per second, and 25 what-ifs of 100,000 events in 5 s; it is many times faster."""
     found = benchmark.measure(timeline_of(shared_trace("h200/tiny_lora_small_batch")))

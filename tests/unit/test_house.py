@@ -339,6 +339,7 @@ def in_new_python(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.measures_time
 def test_help_is_quick():
     """`gpuprof --help` takes no more processor time than Python with three imports like that of numpy."""
     bare, command = [sys.executable, "-c", "pass"], [sys.executable, "-m", "gpuprof", "--help"]

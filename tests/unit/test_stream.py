@@ -189,6 +189,7 @@ def test_many_odd_events_take_no_more_than_they_must(file):
     assert times_as_long(lambda: parsed_from(file), lambda: json.loads(text)) < 80
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow
 def test_a_quote_too_many_costs_one_event_and_little_time(file):
     """After an odd quote in a list, strings and the text between them would swap roles up to the end of the file."""
