@@ -49,7 +49,9 @@ _NO_HINT = re.compile(
     r"(report|file|open) an issue|Dynamo bug|running in eager|difficult to debug|is fundamental", re.I
 )
 """Hints that say nothing of what to do."""
-_SKIPS = re.compile(r"skipping cudagraphs", re.IGNORECASE)
+_SKIPS = re.compile(r"(skipping|disabling) cudagraphs", re.IGNORECASE)
+_FOUND = re.compile(r"[.\s]*Found from")
+_LINE = re.compile(r'File "([^"\n]+)", line (\d+)')
 _LIMIT = re.compile(r"recompile limit exceeded|(cache_size_limit|recompile_limit) reached|CacheLimitExceeded", re.I)
 _COUNTERS = {
     "stats": ("calls_captured", "unique_graphs"),
@@ -110,7 +112,7 @@ def _facts(module: Any) -> dict[str, Any] | None:
         "functions": functions,
         "functions_left_out": left_out,
         "breaks": _breaks(reasons, place),
-        "cudagraph_skips": _skips(compilations),
+        "cudagraph_skips": _skips(compilations, place),
         "recompile_limit": _limit(),
     }
 
@@ -211,7 +213,7 @@ def _breaks(reasons: list[Any], place: Callable[[Any], str]) -> list[dict[str, A
     return sorted(found.values(), key=lambda row: -row["count"])[:MOST_BREAKS]
 
 
-def _skips(compilations: list[Any]) -> list[dict[str, Any]]:
+def _skips(compilations: list[Any], place: Callable[[Any], str]) -> list[dict[str, Any]]:
     """Why CUDA graphs were not used, where torch says so: while compiling, or in a warning at run time."""
     found: dict[str, int] = {}
     texts: Iterable[tuple[Any, int]] = (
@@ -220,9 +222,16 @@ def _skips(compilations: list[Any]) -> list[dict[str, Any]]:
     )
     for text, count in texts:
         if text:
-            reason = _first_line(_SKIPS.sub("", str(text)).strip().removeprefix("due to").strip())
+            reason = _skip(str(text), place)
             found[reason] = max(found.get(reason, 0) + 1, count)
     return [{"reason": reason, "count": count} for reason, count in list(found.items())[:MOST_REASONS]]
+
+
+def _skip(text: str, place: Callable[[Any], str]) -> str:
+    """`mutated inputs (1 instances) (train.py:25)`: a reason, and the innermost line of the stack trace below it."""
+    reason = _FOUND.split(_SKIPS.sub("", text).strip().removeprefix("due to").strip(), maxsplit=1)[0]
+    lines = _LINE.findall(text)
+    return _first_line(reason + (f" ({place(lines[-1][0])}:{lines[-1][1]})" if lines else ""))
 
 
 def _limit() -> int | None:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuprof.diagnosis.detect.compiled.dynamo_reasons import guard_kind, in_words, subject_of, way_out
-from gpuprof.record.compiler import _breaks, _explained
+from gpuprof.diagnosis.detect.compiled.dynamo_reasons import guard_kind, in_words, subject_of, way_into_graphs, way_out
+from gpuprof.record.compiler import _breaks, _explained, _skip
 from gpuprof.tracefile.run_folder.compiler import FailedGuard, GraphBreak, Place
 
 SKIPPED = "Attempted to call function marked as skipped"
@@ -115,3 +115,25 @@ def test_of_what_dynamo_says_the_explanation_and_a_hint_are_kept_without_folders
     raised = _explained(TEXT.format(reason="Observed exception", context="raised exception KeyError('a')"))
     assert raised["detail"] == "raised exception KeyError('a')"
     assert _explained("generic_jump TensorVariable()") == {"detail": None, "hint": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "way"),
+    [
+        ("skipping cudagraphs due to mutated inputs (1 instances)", "mutated inputs (1 instances)", "buffer"),
+        ("skipping cudagraphs due to cpu device (arg0_1)", "cpu device (arg0_1)", "to the GPU"),
+        ("skipping cudagraphs due to graph with symbolic shapes inputs and config", None, "shapes of batches"),
+        ("disabling cudagraphs due to incompatible op aten._local_scalar_dense.default", None, "graph_partition"),
+        ("skipping cudagraphs due to control flow operator: torch.cond.", None, "torch.where"),
+        (
+            'skipping cudagraphs due to mutated inputs (2 instances). Found from : \n   File "/a/train.py", line 7, in '
+            'forward\n    self.inner(x)\n  File "/a/train.py", line 25, in g\n    mean.lerp_(x, SECRET)',
+            "mutated inputs (2 instances) (train.py:25)",
+            "buffer",
+        ),
+    ],
+)
+def test_skipped_graphs_have_their_line_and_a_way_out(text: str, reason: str | None, way: str):
+    said = _skip(text, lambda file: file.rpartition("/")[2])
+    assert said == (reason or said) and "cudagraphs" not in said and "SECRET" not in said
+    assert way in way_into_graphs(said)

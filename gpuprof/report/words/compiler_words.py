@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.compiled.dynamo_reasons import guard_kind, in_words, way_out
+from gpuprof.diagnosis.detect.compiled.dynamo_reasons import guard_kind, in_words, way_into_graphs, way_out
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.names import shown
 from gpuprof.tracefile.run_folder.compiler import CompiledFunction, Compiler
@@ -22,7 +22,11 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     if compiler is None:
         return []
     again = [line for one in compiler.functions if (line := _again(one))]
-    skips = [f"CUDA graphs were skipped: {_text(reason)} ({count:,}×)" for reason, count in compiler.skips]
+    skips = [
+        _text(f"CUDA graphs were skipped: {reason} ({count:,}×)" + (f"; {way}" if way else ""))
+        for reason, count in compiler.skips
+        for way in [way_into_graphs(reason)]
+    ]
     return [*_breaks(compiler), *again[:_MOST_SHOWN], *skips[:_MOST_SHOWN]]
 
 

@@ -1,4 +1,4 @@
-"""What Dynamo's reasons for graph breaks and its failed guards are about, and the way out of each."""
+"""What Dynamo's reasons for graph breaks, failed guards and skipped CUDA graphs are about, and the way out of each."""
 
 from __future__ import annotations
 
@@ -80,6 +80,23 @@ _BREAKS: tuple[tuple[str, str], ...] = (
 """(pattern of Dynamo's reason and what it is about, what to do about it); the first that fits counts."""
 
 
+_SKIPPED_GRAPHS = (
+    (
+        r"mutat(ed|ion)",
+        "register the tensor that forward() changes in place as a buffer, or change it outside",
+    ),
+    (r"cpu device", "move the CPU tensors that the model reads to the GPU"),
+    (r"multiple devices", "keep the model and its inputs on one GPU, or compile the part of each GPU"),
+    (r"dynamic shape|symbolic shapes", "keep the shapes of batches fixed"),
+    (r"control flow", "choose with torch.where in place of torch.cond and torch.while_loop"),
+    (r"boolean indexing|index_put_", "choose with torch.where or masked_fill in place of a boolean index"),
+    (r"spars", "compile the part without sparse tensors"),
+    (r"caching allocator", "leave PyTorch's caching allocator on (PYTORCH_NO_CUDA_MEMORY_CACHING)"),
+    (r"incompatible op", "replace the op, or set torch._inductor.config.graph_partition = True, which leaves it out"),
+)
+"""(pattern of a reason for which torch skips CUDA graphs (torch/_inductor), what to do about it)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuardKind:
     """A kind of guard that fails."""
@@ -158,6 +175,11 @@ def way_out(one: GraphBreak) -> str:
     about = f"{one.reason} | {subject_of(one.detail)}"
     rule = next((way for pattern, way in _BREAKS if re.search(pattern, about, re.IGNORECASE)), "")
     return rule or one.hint or "move what breaks the graph out of it"
+
+
+def way_into_graphs(reason: str) -> str:
+    """What to do about a reason for which torch skipped CUDA graphs; empty where no rule fits."""
+    return next((way for pattern, way in _SKIPPED_GRAPHS if re.search(pattern, reason)), "")
 
 
 def guard_kind(one: FailedGuard) -> GuardKind | None:
