@@ -25,7 +25,7 @@ from .regular_steps import Regular, Shape
 from .step_clock import OPTIMIZER, StepClock
 from .step_meter import Ended, StepMeter
 from .stretch import RESERVE, Stretch
-from .tape import KEPT_NS, MOST_EVENTS
+from .tape import MOST_EVENTS, WORKED_OUT_NS
 from .timing import NO_TASK, NOT_READ, Ration, capturing_check, graph_task
 
 TYPE_CHECKING = False
@@ -56,7 +56,7 @@ class BareSteps:
         self._attached, self._add_line, self._full = attached, add_line, full
         self.thread, self._planned = clock.thread, min(left, MOST_EVENTS)
         self._left = left
-        self._until_ns = NEVER_NS if uses_gpu else perf_counter_ns() + KEPT_NS
+        self._until_ns = NEVER_NS if uses_gpu else perf_counter_ns() + WORKED_OUT_NS
         self._first, self._ops = clock.step, meter.ops_followed()
         self._batches: list[Batch] = []
         """(ns that it was waited for, shape, what its values say if they were read) of each batch."""

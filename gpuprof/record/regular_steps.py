@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuprof.units import Assumed, Batches, Seconds
 
 
-SHORT_S: Assumed[Seconds] = 0.025
+FEW_HOOKS_S: Assumed[Seconds] = 0.025
 """Shorter steps are timed with few hooks. All hooks together make a step some 0.13 ms longer (H100 and H200
 machines), 0.5 % of this."""
 FURTHEST_AHEAD: Assumed[Batches] = 2

@@ -9,7 +9,7 @@ from .capture import why_no_capture
 from .journal import Journal
 from .nodes import NodeExchange
 from .options import planned
-from .regular_steps import SHORT_S
+from .regular_steps import FEW_HOOKS_S
 from .schedule import (
     LONG_ITERATION_S,
     LONG_SETTLE,
@@ -115,7 +115,7 @@ class Settling:
 
     def _is_short(self, step_s: float) -> bool:
         """Whether steps are so short that all hooks would show in their time."""
-        return 0 < step_s < SHORT_S
+        return 0 < step_s < FEW_HOOKS_S
 
     def watches(self, step_s: float) -> bool:
         """Whether the last settling steps are watched, so that the timed ones need hardly any hook."""
