@@ -34,7 +34,7 @@ from gpuprof.units import Assumed, Elements, Ops, Times
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 LOW_RANK_RATIO: Assumed[Times] = 4
 """Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672
