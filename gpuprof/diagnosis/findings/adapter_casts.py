@@ -34,7 +34,7 @@ from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 HALF = ("c10::BFloat16", "c10::Half")
 

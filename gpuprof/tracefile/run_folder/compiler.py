@@ -54,6 +54,8 @@ class CompiledFunction:
     failed_guards: Annotated[tuple[FailedGuard, ...], Key("recompiles")] = ()
     failed_at: Place | None = None
     """The line that could not be compiled, if known."""
+    ops_of_versions: tuple[Whole, ...] = ()
+    """Ops in the graph of each version; 0, or none: unknown."""
     failed_detail: Line | None = None
     """Dynamo's explanation of why."""
     failed_hint: Line | None = None
