@@ -61,8 +61,9 @@ python_loop (no longer in syncs, recurrent_loop and larger_batch), tables that t
 (mel_rebuilt's filters on the GPU were expected of host_preprocessing), random numbers of augmented samples in
 host_preprocessing.
 
-Mended, and named, after averaged_on_cpu, detr_matcher and saved_on_cpu were measured: averages of weights that come
-less often, copies of activations in pinned memory, losses of several outputs in python_loop.
+Mended, and named, after averaged_on_cpu, detr_matcher, saved_on_cpu, short_epochs and wav2vec2_unfrozen were measured:
+averages of weights that come less often, copies of activations in pinned memory, losses of several outputs in
+python_loop, what workers load at their start, feature_encoder.
 """
 
 from __future__ import annotations

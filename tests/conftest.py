@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers import compiled_reader
+from helpers import again, compiled_reader
 from helpers.paths import ROOT, SHARED
 from hypothesis import settings
 
@@ -230,6 +230,11 @@ def _defined(node: ast.stmt) -> tuple[str, ...]:
 # -- skips: in CI a failure, elsewhere a line that says what to install
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    return again.run_again(item, nextitem)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     """Fail a test that was skipped in CI: one that silently stopped running looks like one that passes."""
@@ -268,3 +273,5 @@ def pytest_terminal_summary(terminalreporter) -> None:
         counts[remedy] += int(number[1]) if number else 1
     for remedy, count in counts.most_common():
         terminalreporter.write_line(f"skipped: {count} (what they need: {remedy})")
+    for line in again.lines(terminalreporter.stats.get("passed", [])):
+        terminalreporter.write_line(line)

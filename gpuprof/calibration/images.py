@@ -42,3 +42,8 @@ SEEN_AGAIN = Number(
     "Probability that a training goes through its samples more than once and sees them as they were, where the run "
     "does not say how often they come back.",
 )  # fmt: skip
+FROZEN_FEATURES = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that a pretrained speech model is fine-tuned as well with its convolutions over raw sound frozen, as "
+    "the authors of wav2vec 2.0 do.",
+)  # fmt: skip

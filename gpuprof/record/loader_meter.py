@@ -8,6 +8,7 @@ are spawned import torch again and are not measured.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import sys
 import time
@@ -89,9 +90,12 @@ class LoaderMeter:
         return bool(self.patches)
 
     def _counted(self, fetch: Any) -> Any:
-        now, used = time.perf_counter_ns, time.thread_time_ns
+        now, used, process = time.perf_counter_ns, time.thread_time_ns, os.getpid
+        here = process()
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self.only_workers and process() == here:
+                return fetch(*args, **kwargs)
             worker = sys.modules[_WORKER].get_worker_info()
             if worker is None and self.only_workers:
                 return fetch(*args, **kwargs)

@@ -196,6 +196,7 @@ def test_only_runs_of_one_program_are_compared(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.measures_time
 def test_hundreds_of_runs_are_shown_without_a_diagnosis_of_each(tmp_path: Path):
     runs = runs_of(tmp_path, 80)
     first = runs / "2026-01-01_000000_train"

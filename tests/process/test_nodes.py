@@ -119,6 +119,7 @@ def test_a_rank_that_is_lost_or_never_enters_is_named(tmp_path: Path, fault: str
     assert any("2" in issue.message and "rank" in issue.message for issue in diagnosis.quality.issues)
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow
 def test_a_slow_link_delays_the_digest_or_costs_it_but_holds_up_no_one(tmp_path: Path):
     """Rank 1 reaches the store through a slow link, rank 2 through one that is too slow. The token is never sent."""

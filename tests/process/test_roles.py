@@ -109,6 +109,7 @@ def monotonic(source: str, unix_ns: int) -> int:
     return unix_ns - head["unix_ns"] + head["monotonic_ns"]
 
 
+@pytest.mark.measures_time
 @pytest.mark.parametrize("together", [pytest.param(True, marks=pytest.mark.slow), False], ids=["one run", "a run each"])
 def test_a_trainer_waits_for_generation(tmp_path: Path, together: bool):
     runs = recorded(tmp_path, generate=0.08, train=0.02, together=together)
@@ -121,6 +122,7 @@ def test_a_trainer_waits_for_generation(tmp_path: Path, together: bool):
     assert found.one_clock and found.iterations >= 15
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow
 def test_a_generator_waits_for_training(tmp_path: Path):
     found = diagnose_roles(resolve(recorded(tmp_path, generate=0.02, train=0.08, together=False)))

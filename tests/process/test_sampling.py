@@ -98,6 +98,7 @@ def shares(found: dict[str, Any]) -> dict[str, float]:
     return {name: count / len(found["samples"]) for name, count in counts.items()}
 
 
+@pytest.mark.measures_time
 @pytest.mark.parametrize(
     "python", few([pytest.param(path, id=path.parent.parent.name) for path in PYTHONS], OLDEST_AND_NEWEST)
 )
@@ -231,6 +232,7 @@ print(json.dumps(truth))
 """
 
 
+@pytest.mark.measures_time
 @TORCH
 def test_planted_functions_are_sampled_and_named(tmp_path: Path):
     run = trace(tmp_path, PLANTED, settle=("--settle", "3", "--baseline", "5"))
@@ -350,6 +352,7 @@ for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, coll
 """
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow
 @TORCH
 def test_the_workers_of_the_loader_are_sampled_on_request(tmp_path: Path):

@@ -35,7 +35,10 @@ def test_the_example_under_transformers_trainer(tmp_path: Path):
     assert rank["steps_total"] == rank["steps_seen"] == 14
     assert run.stages()["trace"] == 2
     assert [step["micro_steps"] for step in run.steps()[5:13]] == [2] * 8
-    assert all(0 < step["real_tokens"] <= step["tokens"] for step in run.steps()[5:13])
+    for step in run.steps()[5:13]:  # masks of steps that are timed are read only as often as that costs next to nothing
+        assert step["tokens"] > 0
+        assert 0 < (step["real_tokens"] or step["tokens"]) <= step["tokens"]
+        assert step["real_tokens"] is not None or step["stage"] != "trace"
     model = rank["model"]
     assert (model["class"], model["wrapper"], model["type"]) == ("LlamaForCausalLM", "PeftModelForCausalLM", "llama")
     assert model["lora"]["r"] == 16

@@ -44,6 +44,7 @@ SLOW = """
 """60 ms for a batch, 20 ms and a little for a step."""
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow
 def test_the_pace_of_workers_predicts_other_numbers_of_workers(tmp_path: Path):
     measured, feeds = {}, {}
@@ -62,6 +63,7 @@ def test_the_pace_of_workers_predicts_other_numbers_of_workers(tmp_path: Path):
             assert fed_step_ns(loader, usual) == pytest.approx(mean_ns, rel=0.10), (known, workers)
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow  # 20 s of steps, and on a busy machine their scatter
 def test_a_stretch_of_unknown_length_continues_after_the_windows(tmp_path: Path):
     """The length of this training is unknown; every fourth step takes 40 ms instead of 5. It ends once its mean step is
@@ -87,6 +89,7 @@ def test_a_stretch_of_unknown_length_continues_after_the_windows(tmp_path: Path)
     assert found.mean_ns == pytest.approx((0.25 * 40 + 0.75 * 5 + 0.8) * MS, rel=0.15)
 
 
+@pytest.mark.measures_time
 def test_saving_logging_and_collecting_are_measured(tmp_path: Path):
     code = """
     import gc, time

@@ -1,4 +1,4 @@
-"""The exports: what other viewers demand holds, nothing is lost, and every sum is the diagnosis's own."""
+"""The exports: they meet other viewers' requirements, nothing is lost, and every sum equals the diagnosis's."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_spans_of_a_track_lie_in_each_other_or_apart(rows):
             assert placed.descendants[i] == len(inside[i])
             parent = int(placed.parent[i])
             assert parent < 0 or (rows[parent][1] <= rows[i][1] and rows[i][2] <= rows[parent][2])
-            # Whatever else is open when it begins lies around it, so it has a parent.
+            # Whatever else is open when it begins contains it, so it has a parent.
             assert (parent >= 0) == any(rows[j][1] <= rows[i][1] < rows[j][2] for j in track[: track.index(i)])
 
 
@@ -173,7 +173,7 @@ def test_the_lower_rank_is_around_the_others():
 
 @pytest.mark.parametrize("recording", SOME)
 def test_exports_of_recordings(recording, tmp_path):
-    """Each is written and parsed once: that takes most of the time."""
+    """Each is written and parsed only once, as that takes most of the time."""
     diagnosis = diagnosed(resolve(recording))
     document = perfetto(diagnosis, tmp_path)
     rules.check(document)
@@ -237,7 +237,7 @@ def check_our_tracks_are_on_top_and_add_up(document: Document, diagnosis: Diagno
 
 
 def check_gpuprof_reads_its_own_export(document: dict, diagnosis: Diagnosis, file: Path) -> None:
-    """Every column that takes part in a diagnosis comes back, counted from the origin."""
+    """Every column that a diagnosis uses comes back, with times counted from the origin."""
     trace = diagnosis.tables.timeline.trace
     again, origin = gpuprof.load(file), int(document["otherData"]["origin_ns"])
     assert not again.reading.dropped and not again.reading.repaired and not again.reading.rounded
@@ -258,7 +258,7 @@ def check_gpuprof_reads_its_own_export(document: dict, diagnosis: Diagnosis, fil
             lengths = [max(e - s - shift, 0) for s, e in zip(times[0], times[1], strict=True)]
             return Counter(zip(times[0], lengths, *whole, *words, strict=True))
 
-        # Collectives keep their arguments as the file has them, where shapes are written in another way.
+        # Collectives keep their arguments as in the file, where shapes are written differently.
         plain = [t.take(t.extra < 0) if hasattr(t, "extra") else t for t in (one, two)]
         assert rows(plain[0], trace.strings, origin) == rows(plain[1], again.strings, 0)
     flows = (again.flows.kind == 0).sum()
@@ -287,7 +287,7 @@ def test_any_spans_make_a_file_that_keeps_the_rules(tmp_path_factory, works, ops
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory) -> Diagnosis:
-    """Whatever a file may hold: names that attack, spans that cross, times that run backwards, memory, waits."""
+    """A file with all kinds of oddities: hostile names, crossing spans, times that run backwards, memory, waits."""
     builder = TraceBuilder()
     at = 1_700_000_000_000_000_001  # Unix time in ns, whose µs no float holds to the ns
     builder.step(0, at, at + 10 * MS)
@@ -346,7 +346,7 @@ SCHEMA = json.loads((ROOT / "tests" / "data" / "speedscope.schema.json").read_te
 
 
 def check_speedscope(document: dict, diagnosis: Diagnosis) -> None:
-    """The published schema, and what it cannot say."""
+    """Checks against the published schema, and what a schema cannot express."""
     few = {**document, "profiles": [first_events(p) for p in document["profiles"]]}
     Draft7Validator(SCHEMA).validate(few)
     frames = document["shared"]["frames"]
@@ -376,7 +376,7 @@ def check_speedscope(document: dict, diagnosis: Diagnosis) -> None:
 
 
 def first_events(profile: dict) -> dict:
-    """With fewer events: the validator takes its time, and they are all of one make."""
+    """The document with fewer events: the validator is slow, and all events are alike."""
     return {**profile, "events": profile["events"][:300]} if "events" in profile else profile
 
 
@@ -402,7 +402,7 @@ def test_speedscope_keeps_every_span_of_the_window(odd):
 
 
 def test_stacks_of_speedscope_are_those_of_the_ops(tmp_path):
-    """Against a walk up the parents, one kernel at a time."""
+    """Compared with a walk up the parents, one kernel at a time."""
     diagnosis = diagnosed(COMMITTED[0])
     timeline, document = diagnosis.tables.timeline, speedscope(diagnosed(COMMITTED[0]))
     trace, expected = timeline.trace, Counter()
@@ -458,5 +458,5 @@ def test_parquet_takes_names_that_are_no_text(tmp_path):
     builder.launch("kernel", (10, 20), (30, 400))
     write_parquet(gpuprof.diagnose(builder.write(tmp_path / "t.json")), tmp_path)
     assert HOSTILE.replace("\ud800", "\ufffd") in pd.read_parquet(tmp_path / "ops.parquet")["name"].tolist()
-    # No gap here is in a module: the column is one of texts still.
+    # No gap here is in a module, and the column still holds texts.
     assert pd.api.types.is_string_dtype(pd.read_parquet(tmp_path / "gaps.parquet")["module"].dtype)

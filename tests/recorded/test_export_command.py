@@ -77,7 +77,7 @@ def test_files_are_named_after_the_recording(export, small, tmp_path):
         "small.perfetto.json.gz", "small.speedscope.json", "small.parquet",
     ]  # fmt: skip
     rules.check(rules.read(away / "small.perfetto.json.gz"))
-    assert export(small, "--perfetto", "--speedscope", "--parquet", cwd=away).returncode == 0  # ours may be overwritten
+    assert export(small, "--perfetto", "--speedscope", "--parquet", cwd=away).returncode == 0  # ours may be
 
 
 def test_a_recording_is_never_overwritten(export, small, tmp_path):
@@ -148,7 +148,7 @@ def test_without_pyarrow_one_line_says_what_to_install(export, small, tmp_path, 
 
 
 def test_an_interrupted_export_leaves_the_old_file(export, small, tmp_path):
-    """A disk that is full in the middle: neither half a file nor a lost one."""
+    """The disk fills up midway: the file is neither cut short nor lost."""
     assert export(small, "--speedscope", cwd=tmp_path).returncode == 0
     before = (tmp_path / "small.speedscope.json").read_bytes()
     full = (
@@ -163,7 +163,7 @@ def test_an_interrupted_export_leaves_the_old_file(export, small, tmp_path):
 
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
-    """Of a file that no pipe holds as a whole."""
+    """With a file too large for a pipe's buffer."""
     process = subprocess.Popen(
         [sys.executable, "-m", "gpuprof", "export", str(COMMITTED[0]), "--speedscope", "-o", "-"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

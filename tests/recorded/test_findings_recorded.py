@@ -1,4 +1,4 @@
-"""What findings say of recordings whose fixes were measured, and of those that have nothing to fix."""
+"""What findings say about recordings whose fixes were measured, and about those with nothing to fix."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def shown(module, case: Analysis) -> list:
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
 def test_findings_of_a_recording_are_plausible(path):
-    """Wherever a finding appears, its interval is one, and it makes the step no longer."""
+    """Wherever a finding appears, its interval is valid and its step no longer than before."""
     case = case_of(path)
     for module in ON_THE_GPU:
         for proposal in module.find(case):
@@ -119,7 +119,8 @@ def test_a_launch_bound_step_gains_nothing_from_tf32():
 
 @pytest.mark.parametrize(("torch", "turns_it_off"), [("2.11.0+cu130", True), ("2.9.1", False), ("", False)])
 def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: str, turns_it_off: bool):
-    """A fp32 BERT whose lengths vary: with plain autocast it was measured at five times its step, planning."""
+    """A fp32 BERT with varying lengths: with plain autocast its measured step was five times as long, due to
+    planning."""
     case = case_of(ROOT / "scenarios" / "accelerate_bert" / "recording" / "trace.rank0.json.gz")
     found = only(autocast, case.with_facts(versions={"torch_version": torch}))
     assert ("enable_cudnn_sdp(False)" in str(found.fix)) == ("cuDNN" in found.title) == turns_it_off
@@ -133,7 +134,7 @@ def test_double_batch_of_a_compute_bound_recording():
 
 
 def test_committed_recordings():
-    """Nothing that has no object: a compiled library's own kernels, a GPU that is busy."""
+    """No advice without an object, such as about a compiled library's own kernels or a busy GPU."""
     busy = recorded("roofline_pair")
     assert {m.PAGE.id for m in ON_THE_HOST if shown(m, busy)} == {"compile"}
     unsloth = recorded("unsloth_llama1b")
@@ -141,7 +142,8 @@ def test_committed_recordings():
 
 
 def test_launch_bound_recording():
-    """Measured: 27 to 30 ms with torch.compile, 72 to 73 with 8 times the batch; a fused optimizer is in the noise."""
+    """Measured: 27 to 30 ms with torch.compile, 72 to 73 with 8 times the batch; a fused optimizer is within the
+    noise."""
     case = case_of(shared_trace("h200/tiny_lora_small_batch"), ms=75.0)
     found = {m.PAGE.id: shown(m, case) for m in ON_THE_HOST}
     assert {name for name, proposals in found.items() if proposals} == {"compile", "cuda_graphs", "larger_batch"}
@@ -209,7 +211,7 @@ def test_what_torch_skipped_is_priced_beside_a_pass_in_cuda_graphs():
 
 
 def test_a_cpu_that_runs_ahead_is_no_doubt_where_the_gpu_explains_the_timed_step():
-    """Three steps of 8.8 ms on the CPU launched 72 ms of GPU work; without the profiler a step takes 24 ms."""
+    """Three steps of 8.8 ms on the CPU launched 72 ms of GPU work, and without the profiler a step takes 24 ms."""
     said = gpuprof.diagnose(ROOT / "scenarios" / "programs" / "fp8_middle" / "recording")
     assert said.verdict.family == "compute" and {"host_ahead", "baseline_mismatch"}.isdisjoint(
         one.id for one in said.quality.issues

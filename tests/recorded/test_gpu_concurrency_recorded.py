@@ -1,4 +1,4 @@
-"""A recorded training whose two GPUs take turns, and what a process per GPU gains."""
+"""A recorded training whose two GPUs take turns, and what one process per GPU gains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_process_per_gpu_does_the_work_of_both_in_the_step_of_one(diagnosis):
 def test_what_takes_the_place_of_turns_hangs_on_the_memory_of_one_gpu(
     peak_gib: int | None, says: str, wider: float, diagnosis
 ):
-    """Two such peaks and a quarter are 100 and 150 GiB, of which an H200 gives out 126."""
+    """Two such peaks and a quarter are 100 and 150 GiB, and an H200 can allocate 126."""
     case = analysis_of(diagnosis)
     assert case is not None and case.run is not None
     memory = replace(case.run.memory, peak_bytes=peak_gib and peak_gib << 30)

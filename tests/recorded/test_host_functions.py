@@ -1,4 +1,4 @@
-"""Functions planted in the CPU's time of recorded runs: what they cost, and the step without them."""
+"""Functions planted in the CPU time of recorded runs: what they cost, and the step without them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def case_of(run: str) -> Analysis:
 
 
 def planted_in(case: Analysis) -> dict[str, Mask]:
-    """What is planted: like a walk over the modules (one stretch of the forward pass), small functions between ops,
-    work of the optimizer, and what is recomputed or a backward hook's."""
+    """What is planted: work like a walk over the modules (one stretch of the forward pass), small functions between
+    ops, work of the optimizer, and work that is recomputed or in a backward hook."""
     graph, work = case.graph, host_work(case.graph)
     phase = np.array(PHASES)[graph.phase]
     main = graph.lane == case.timeline.main_thread
@@ -92,7 +92,7 @@ def test_a_planted_function_has_its_time_and_its_price(run: str, sampled: Sample
     assert len(planted) >= 3
     for name, nodes in planted.items():
         one, true_ns, true_step = found[name], time_of(case, nodes), step_without(case, nodes)
-        # 99.9 % of the interval's own width: one of some ten functions may lie outside of 80 %.
+        # 99.9 % of the interval's own width: one of about ten functions may lie outside the 80 % interval.
         half = (one.ns.high - one.ns.low) / 2 * (3.3 / 1.28)
         assert abs(one.ns.expected - true_ns) <= half, name
         if true_ns >= 0.2 * case.step_ns:

@@ -1,4 +1,5 @@
-"""Handing a Trace to HolisticTraceAnalysis: the same as its own parser where that is right, and right where it errs.
+"""Handing a Trace to HolisticTraceAnalysis gives the same as its own parser where that is right, and the right result
+where it errs.
 
 HTA lives in a venv of its own; `helpers/hta_script.py` runs there and prints JSON.
 """
@@ -35,7 +36,7 @@ FURTHER = [
 
 
 def run(python: str, jobs: dict[str, tuple[str, list[Path]]]) -> dict[str, Any]:
-    """What `hta_script.py` prints: the result of each job, of what it does with which traces, ranks of one run."""
+    """What `hta_script.py` prints: the result of each job, which names an analysis and traces, the ranks of one run."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "jobs.json"
         file.write_text(json.dumps({name: [what, *map(str, traces)] for name, (what, traces) in jobs.items()}))
@@ -51,9 +52,10 @@ def run(python: str, jobs: dict[str, tuple[str, list[Path]]]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ask(hta_python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """`ask(what, *traces)`: the result for traces, or for those that a test here writes, by their function's name.
+    """`ask(what, *traces)`: the result for traces, or for those that a test here writes, given by the name of their
+    function.
 
-    What the quick tests ask is answered by one process, which takes seconds to start.
+    One process answers all quick tests, as it takes seconds to start.
     """
 
     def make(folder: Path) -> None:
@@ -96,14 +98,14 @@ def two_ranks() -> list[Path]:
     ],
 )
 def trace(request: pytest.FixtureRequest) -> Path:
-    """A recording of one device per process: ours, and others where they are present."""
+    """A recording with one device per process: the repository's own, and others where they are present."""
     return resolve(request.param)
 
 
 @pytest.mark.slow
 def test_the_table_is_the_one_that_hta_would_have_made(ask, trace: Path):
     said = ask("breakdowns", trace)
-    # A file in whole µs gives the bandwidth of a copy with more digits than follow from its duration.
+    # A file in whole µs gives a copy's bandwidth with more digits than its duration supports.
     known = {"memory_bw_gbps"} if in_whole_microseconds(trace) else set()
     assert set(said["differences"]["0"]) <= known
     assert said["min_ts"][0] == said["min_ts"][1]
@@ -163,7 +165,7 @@ def three_steps() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_work_belongs_to_the_step_that_launched_it(ask):
-    """Of three steps HTA leaves out the last."""
+    """HTA leaves out the last of the three steps."""
     said = ask("breakdowns", three_steps)
     assert not said["differences"]["0"]
     assert said["ours"] == said["hta"]
@@ -187,7 +189,8 @@ def sum_of_kernels(results: dict[str, Any]) -> float:
 
 @pytest.mark.slow
 def test_where_hta_takes_inductor_ops_for_kernels(ask):
-    """They run on the host and have a `stream` argument: HTA sees the GPU compute nearly twice as long as it does."""
+    """They run on the host but have a `stream` argument, so that for HTA the GPU computes nearly twice as long as it
+    does."""
     said = ask("breakdowns", INDUCTOR)
     own = said["gpuprof"]["0"]
     assert said["differences"]["0"] == {"stream": 2420, "iteration": 2420}
@@ -232,7 +235,7 @@ def unlaunched() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_where_hta_joins_work_without_a_launch_to_the_first_event(ask):
-    """`index_correlation` 0 means "launch not recorded", but is the first event's index in HTA's own table."""
+    """`index_correlation` 0 means "launch not recorded", but is also the first event's index in HTA's own table."""
     said = ask("breakdowns", unlaunched)
     causes = {who: {row["idle_category"]: row["idle_time"] for row in said[who]["idle"]} for who in ("hta", "ours")}
     assert causes["hta"]["host_wait"] == 10
@@ -250,7 +253,7 @@ def test_every_analysis_runs(ask):
 
 @pytest.mark.slow
 def test_what_hta_writes_marks_the_events_that_it_means(ask):
-    """HTA marks by position in the file, and the Trace has an order of its own."""
+    """HTA marks by position in the file, while a Trace has another order."""
     said = ask("analyses", ROOFLINE)
     assert len(said["critical"]) > 100
     assert said["marked"] == said["critical"]

@@ -1,4 +1,4 @@
-"""A diagnosis is plain data: what its JSON gives back equals what was written, of every recording."""
+"""A diagnosis is plain data: for every recording, what is read back from its JSON equals what was written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = (
     "tests/tiny_lora_dataloader.json.gz", "tests/nsys/graphs/node.sqlite.gz", "tests/vision/batch_norm.json.gz",
     "tests/hosts/small_batch",
 )  # fmt: skip
-"""Of each kind of scenario, and of other sources one."""
+"""One of each kind of scenario, and one of each other source."""
 OLD = ROOT / "tests" / "data" / "diagnoses" / "tiny_lora.0.2.0.json"
 
 

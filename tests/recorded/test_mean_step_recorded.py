@@ -1,4 +1,4 @@
-"""The mean step of runs whose steps differ, against what was measured of them without a profiler."""
+"""The mean step of runs whose steps differ, compared with what was measured without a profiler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finding(diagnosis: Diagnosis, name: str) -> Finding:
 
 
 def test_a_starved_loader_of_another_project():
-    """16 workers brought 42 ms to 23 (another host: 63 to 29); pinned memory alone gained nothing."""
+    """16 workers reduced 42 ms to 23 (on another host 63 to 29); pinned memory alone gained nothing."""
     found = wild("cv")
     exact(found)
     assert found.verdict.bound == "input"
@@ -48,7 +48,7 @@ def test_a_starved_loader_of_another_project():
 
 @pytest.mark.slow
 def test_new_lengths_of_another_project():
-    """Padding to 64 brought 310 ms to 247, and no checkpointing to 235."""
+    """Padding to multiples of 64 reduced 310 ms to 247, and removing checkpointing to 235."""
     found = wild("reward")
     exact(found)
     assert found.step_ns == pytest.approx(310 * MS, rel=0.10)
@@ -58,7 +58,7 @@ def test_new_lengths_of_another_project():
 
 
 def test_starved_workers():
-    """4 workers: 93 to 106 ms; 16: 47 to 55, and pinned memory alone 93 to 117."""
+    """4 workers take 93 to 106 ms, 16 take 47 to 55, and pinned memory alone 93 to 117."""
     found = diagnosed(ROOT / "scenarios" / "starved_workers" / "recording")
     exact(found)
     assert found.verdict.bound == "input"
@@ -69,7 +69,7 @@ def test_starved_workers():
 
 
 def test_periodic_saving():
-    """Every fourth step saves: 366 and 393 ms; every fortieth: 145 and 147."""
+    """Measured 366 and 393 ms with saving at every fourth step, 145 and 147 at every fortieth."""
     found = diagnosed(ROOT / "scenarios" / "periodic_saving" / "recording")
     exact(found)
     assert (found.verdict.bound, found.verdict.cause) == ("host", "save")

@@ -1,4 +1,4 @@
-"""Runs that `gpuprof trace --nsys` recorded on H200 hosts: what is said of them, and of both kinds together."""
+"""Runs that `gpuprof trace --nsys` recorded on H200 hosts: the diagnoses of exports, and of exports with traces."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_verdict_of_each(name, bound, cause, launches, diagnosed):
 
 
 def test_the_work_of_the_gpu_is_not_stretched_to_fit_the_baseline(diagnosed):
-    """The MoE took 423 ms in the capture and 243 before it: what differs is the host, the kernels took as long."""
+    """The MoE took 423 ms in the capture and 243 before it: the host differs, the kernels took as long."""
     found = diagnosed("moe")
     recorded = found.devices[0].compute_ns / found.steps.count
     assert found.devices_estimated[0].compute_ns == pytest.approx(recorded, rel=0.03)
@@ -96,7 +96,7 @@ def test_the_counters_agree_with_the_roofline_on_what_binds(diagnosed, tmp_path)
 
 
 def test_two_ranks_in_one_export(diagnosed):
-    """Rank 1 has 15 ms of Python more in every step: that is what the other waits for."""
+    """Rank 1 has 15 ms more of Python in every step, and the other rank waits for that."""
     found = diagnosed("ddp")
     assert (found.verdict.bound, found.verdict.cause) == ("host", "straggler")
     assert [rank.rank for rank in found.ranks] == [0, 1]
@@ -120,7 +120,7 @@ def test_one_rank_of_an_export_can_be_named():
 
 
 def test_a_recording_of_the_run_that_cannot_be_read_is_reported(tmp_path):
-    """Nothing is lost in silence: the verdict is then of the other one alone."""
+    """Nothing is lost silently: the verdict then comes from the other recording alone."""
     shutil.copytree(RUNS / "dense_both", tmp_path / "run")
     (tmp_path / "run/nsys.sqlite.gz").write_bytes(b"SQLite format 3\0" + bytes(4000))
     found = gpuprof.diagnose(tmp_path / "run")
@@ -133,7 +133,7 @@ def test_a_recording_of_the_run_that_cannot_be_read_is_reported(tmp_path):
 
 @pytest.mark.slow
 def test_the_two_kinds_given_as_files_or_as_runs(tmp_path, capsys):
-    """In either order. Of two runs the baseline is that of the one without Nsight Systems."""
+    """In either order. With two runs the baseline is that of the one without Nsight Systems."""
     both = RUNS / "dense_both"
     files = [both / "nsys.sqlite.gz", both / "trace.rank0.json.gz"]
     runs = [tmp_path / "timed", tmp_path / "named"]
@@ -171,7 +171,7 @@ def test_steps_are_those_that_the_run_marked(diagnosed):
 
 @pytest.mark.parametrize("way", ["whole", "node"])
 def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way, diagnosed):
-    """Six steps that replay a graph of 20 products and 20 tanh, then a small eager product and its backward."""
+    """Six steps that replay a graph of 20 matmuls and 20 tanh, then run a small eager matmul and its backward."""
     found = diagnosed(f"graphs/{way}.sqlite.gz")
     issues = {issue.id for issue in found.quality.issues}
     graph_kernels = 1 if way == "whole" else 40
@@ -180,7 +180,7 @@ def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way, diagnosed):
     if way == "whole":
         assert "graphs_whole" in issues
         assert busiest.category == "other"
-        assert found.verdict.bound is None  # the GPU works, at what is not known
+        assert found.verdict.bound is None  # the GPU works, but on what is not known
         assert "not recorded" in found.verdict.summary
     else:
         assert "graphs_whole" not in issues

@@ -1,4 +1,4 @@
-"""Recorded exports of Nsight Systems, asked again in plain SQL, which shares nothing with the reader."""
+"""Recorded exports of Nsight Systems, compared with plain SQL queries that share no code with the reader."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_work_is_linked_to_its_launch(name: str):
 
 @pytest.fixture(scope="module")
 def both() -> tuple[gpuprof.Diagnosis, gpuprof.Diagnosis]:
-    """Of one program: by Nsight Systems, by torch.profiler."""
+    """Recordings of one program by Nsight Systems and by torch.profiler."""
     return diagnosed(shared_export(f"{TINY}.nsys")), diagnosed(shared_trace(TINY))
 
 

@@ -1,4 +1,5 @@
-"""Patterns of files that other tools wrote, as generated traces: what is said of each, and that it holds together."""
+"""Patterns of files that other tools wrote, as generated traces: what each diagnosis says, and that it is
+consistent."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_an_inference_engine_is_known_by_its_kernels_and_its_gpu(tmp_path: Path)
 
 
 def test_an_engine_that_waits_unrecorded_is_judged_by_what_its_gpu_does(tmp_path: Path):
-    """Taken for Python code, the 14 ms after its last event would make it host-bound."""
+    """If the 14 ms after its last event were taken for Python code, it would be host-bound."""
     found = diagnosed(patterns.silent_decode(), tmp_path)
     assert (found.verdict.bound, found.unit) == ("memory", "iteration")
     assert found.sensitivities is not None
@@ -111,7 +112,8 @@ def test_an_engine_that_waits_unrecorded_is_judged_by_what_its_gpu_does(tmp_path
 
 
 def test_silence_of_cpu_and_gpu_leaves_no_sure_verdict(tmp_path: Path):
-    """The longer nothing is recorded at the end, the less sure; with most of the window silent there is no verdict."""
+    """The longer nothing is recorded at the end, the less sure the verdict; with most of the window silent there is
+    none."""
     found = [diagnosed(patterns.early_end(ms), tmp_path) for ms in (0, 1, 2, 4, 8)]
     sure = [one.verdict.confidence or 0 for one in found]
     assert all(one.verdict.bound == "host" for one in found)
@@ -163,7 +165,7 @@ def test_comparisons_and_projections_speak_of_iterations(tmp_path: Path):
 
 @pytest.mark.parametrize(("side", "other"), [(512, True), (64, False)])
 def test_different_programs_are_not_one_with_a_change(side: int, other: bool, tmp_path: Path):
-    """Whatever a diagnosis predicts for one model, the step of another does not measure it."""
+    """What a diagnosis predicts for one model is not measured by the step of another."""
     paths = [patterns.of_weights(size, kernels).write(tmp_path / f"{size}_{kernels}.json")
              for size, kernels in ((64, 100), (side, 30))]  # fmt: skip
     found = gpuprof.compare(*paths)

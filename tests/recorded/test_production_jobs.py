@@ -56,7 +56,7 @@ def test_a_long_last_stage_is_named_and_none_of_its_ranks():
 
 
 def test_batches_of_unequal_length_are_no_ranks_fault():
-    """The batches first, the last stage next; no worker in particular."""
+    """The batches come first, then the last stage; no single worker is named."""
     summary = found("SE").summary
     assert summary.verdict == "uneven_batches"
     ranks = [one.speedup for one in summary.changes if one.kind == "rank"]
@@ -70,7 +70,7 @@ def test_batches_of_unequal_length_are_no_ranks_fault():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_late_and_waiting_are_two_sides_of_the_same(name: str):
-    """What the others waited for a rank is what they waited."""
+    """The time for which a rank made others wait is part of what those waited."""
     members = found(name).summary.members
     late, waited = (np.array([getattr(one, key) for one in members]) for key in ("late_ns", "waited_ns"))
     assert late.shape == waited.shape

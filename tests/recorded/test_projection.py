@@ -1,4 +1,5 @@
-"""Projections: the same GPU is the recording, others follow their figures, every output is what its schema says."""
+"""Projections: the same GPU gives the recorded step, other GPUs follow from their figures, and every output matches its
+schema."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def _no_saved_measurements(monkeypatch, tmp_path):
     few(["dense8b_lora", "tiny_lora", "trl_sft", "unsloth_qlora", "trainer_lora"], ["dense8b_lora", "tiny_lora"]),
 )
 def test_the_same_gpu_and_host_is_the_recorded_step(name):
-    """Exactly: every change is none."""
+    """The step is exactly the recorded one."""
     s = subject(name)
     assert step(name, s.gpu) == s.mean.now_ns() == s.step_ns.expected
     assert s.step_ns.expected == pytest.approx(diagnosed(RUNS / name).step_ns, rel=1e-3)
@@ -112,7 +113,7 @@ def test_workers_that_starve_a_training_starve_a_faster_gpu_too():
 
 
 def test_how_well_the_mean_step_was_timed_says_nothing_of_a_gain():
-    """On the recorded GPU the gain is 1, within the noise between processes, however few epoch ends were seen."""
+    """On the recorded GPU the gain is 1 within the noise between processes, however few ends of epochs were seen."""
     diagnosis = diagnosed(ROOT / "scenarios" / "starved_workers" / "recording")
     found = gpuprof.project(diagnosis, [diagnosis.environment.gpus[0].name]).gpus[0]
     assert found.step_ns.high > 2 * found.step_ns.expected
@@ -132,7 +133,8 @@ def _width(one: Range) -> float:
 
 
 def test_usual_steps_are_compared_with_the_usual_step():
-    """New shapes make the recorded mean step longer; an H100 is not faster because theirs are not known there."""
+    """New shapes make the recorded mean step longer; an H100 must not seem faster because their cost there is
+    unknown."""
     diagnosis = diagnosed(ROOT / "scenarios" / "trl_sft" / "recording")
     found = gpuprof.project(diagnosis, ["H100 SXM", "H200"], explain=("H200", "H100 SXM"))
     on = {one.gpu: one for one in found.gpus}
@@ -211,7 +213,7 @@ def test_half_the_bandwidth_slows_down_most_what_used_most_of_it():
 
 
 def test_half_a_gpu_takes_twice_as_long_where_the_gpu_binds():
-    """Kernels of a large model: all but launch latency doubles."""
+    """For the kernels of a large model everything but launch latency doubles."""
     s = subject("dense8b_lora")
     here = reach(s.gpu)
     half = dataclasses.replace(
@@ -247,7 +249,7 @@ def test_the_power_model_meets_what_it_was_calibrated_on_and_is_never_above_the_
 
 
 def test_constants_are_those_of_the_four_ceilings():
-    """k from the rates that were measured, written out again."""
+    """k is computed again from the measured rates."""
 
     def constant(flops: float, dense: float, mhz: float, watts: float) -> float:
         return flops / ((dense / (mhz * 1e6)) ** (2 / 3) * watts ** (1 / 3))
@@ -452,12 +454,12 @@ def test_a_recording_whose_gpu_is_not_known_is_given_one():
     assert gpuprof.project(nameless, ["H200"], recorded_on="H200").recorded.gpu == "H200 SXM"
 
 
-# -- what is in the shared recordings
+# -- the shared recordings
 
 
 @pytest.mark.slow
 def test_a_loop_over_experts_ties_where_the_host_binds():
-    """Whatever the GPU: the loop's host time is what a step takes."""
+    """On any GPU the step takes as long as the loop's host time."""
     s = subject_of(diagnosed(shared_trace("h200/moe_gptoss_expert_loop")))
     assert s.expert_nodes is not None
     found = project(s, question(["H100 SXM", "RTX PRO 6000 Max-Q"]))

@@ -1,4 +1,4 @@
-"""A recorded fine-tune whose attention writes its scores out."""
+"""A recorded fine-tune whose attention writes its scores to memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_all_work_on_scores_goes_with_tokens_and_length(eager):
     assert {"softmax", "gemm", "elementwise", "cast/copy"} <= named
     ns = (timeline.trace.gpu.end_ns - timeline.trace.gpu.start_ns)[timeline.members]
     assert 0.5 < ns[squares[timeline.members]].sum() / ns.sum() < 0.6
-    # Twice the tokens, in samples of twice the length.
+    # Twice the tokens, in samples twice as long.
     growth = event_growth(timeline, eager.roofline, 2.0, eager.pass_tokens, 2.0)
     large = squares & (timeline.trace.gpu.end_ns - timeline.trace.gpu.start_ns > 100_000)
     assert np.allclose(growth[large], 4.0, rtol=0.1)
@@ -38,7 +38,7 @@ def test_all_work_on_scores_goes_with_tokens_and_length(eager):
 
 
 def test_scores_are_most_of_what_fused_attention_saved(eager):
-    """19,962 MiB less at the peak with fused attention; the scores that stay are recognised by their shapes."""
+    """Fused attention reduced the peak by 19,962 MiB; the scores that are kept are recognised by their shapes."""
     recorded = eager.memory.recorded
     assert len(score_elements(eager.graph.timeline)) == 6
     truth = catalogue.scenario("eager_attention").truth

@@ -1,4 +1,4 @@
-"""The example of the mixture of experts: its arithmetic, and what its page says."""
+"""The example of the mixture of experts: its arithmetic, and its page."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 
 
 def pair() -> tuple[list[Path], dict]:
-    """Both recordings of a training with a slow rank, and what was measured of it; skips where they are not."""
+    """Both recordings of a training with a slow rank, and its measurements; skips the test where they are missing."""
     paths = [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
     return paths, json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
 
@@ -47,7 +47,7 @@ def test_the_recorded_straggler():
 
 
 def test_the_recorded_straggler_seen_from_the_rank_that_waits():
-    """Alone it knows nothing of its peer but when it came; the step is that of both."""
+    """Its recording alone only shows when its peer came; the step is that of both."""
     paths, truth = pair()
     graph = model_collectives(carried_over(build(timeline_of(paths[0]))))
     removal = remove_profiler(graph)
@@ -60,24 +60,25 @@ def test_the_recorded_straggler_seen_from_the_rank_that_waits():
 
 @pytest.mark.slow
 def test_eight_recorded_ranks():
-    """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
+    """One step just after the recording began, at which the ranks arrived up to 7.6 ms apart: none is slow
+    throughout."""
     folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent
     diagnosis = diagnosed(folder)
     assert diagnosis.ranks is not None
     assert [r.rank for r in diagnosis.ranks] == list(range(8))
     assert diagnosis.verdict.cause != "straggler"
-    # One host: its clocks are one, recorded in whole µs.
+    # They are on one host with one clock, recorded in whole µs.
     assert all(abs(present(r.clock_offset_ns)) <= 2 * US for r in diagnosis.ranks)
     late = max(diagnosis.ranks, key=lambda r: present(r.late_share))
     assert late.rank == diagnosis.environment.rank == 7
-    # It has the least to do of all: that it came last is no slowness of its own.
+    # It has the least work of all, so it is not slow although it came last.
     assert present(late.pace_ns) == min(present(r.pace_ns) for r in diagnosis.ranks)
     assert "By itself it needs less than most, " in " ".join(diagnosis.verdict.sentences)
     assert diagnosis.step_ns == pytest.approx(present(diagnosis.job).step_ns, rel=1e-3)
 
 
 def test_ranks_without_a_measured_step_are_diagnosed_as_with_it(tmp_path: Path):
-    """By itself rank 0 would take a third longer than was measured: it waited for a rank that recording held up."""
+    """By itself rank 0 would take a third longer than measured, as it waited for a rank that recording held up."""
     folder = ROOT / "scenarios" / "ddp_scaling" / "recording"
     for trace in folder.glob("trace.rank*.json.gz"):
         (tmp_path / trace.name).symlink_to(trace)
@@ -99,7 +100,8 @@ def test_ranks_without_a_measured_step_are_diagnosed_as_with_it(tmp_path: Path):
 
 
 def test_ranks_whose_steps_merely_scatter_have_no_straggler():
-    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
+    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, and each arrived last half
+    of the time."""
     gang = diagnosed(ROOT / "scenarios" / "ddp_scaling" / "recording")
     paces = sorted(rank.pace_ns or 0 for rank in present(gang.ranks))
     assert paces[1] > 1.1 * paces[0]

@@ -1,4 +1,4 @@
-"""Runs that `gpuprof trace` recorded on an H200, against the same programs timed without gpuprof."""
+"""Runs that `gpuprof trace` recorded on an H200, compared with the same programs timed without gpuprof."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OUTSIDE = {
     ("trainer_lora", "free"): "190.4 ms, 6 % below the least p10 (201.8 ms); a second recording: 193.2 ms",
     ("unsloth_qlora", "free"): "333.9 ms, 1 % above the p90 of the only process timed in turns (330.6 ms)",
 }
-"""Baselines that do not lie in the spread of the bare processes: named here, not hidden by a wider spread."""
+"""Baselines outside the spread of the bare processes, listed here instead of allowing a wider spread."""
 
 
 def diagnosed(name: str) -> Diagnosis:
@@ -111,7 +111,7 @@ def test_the_baseline_is_within_the_spread_of_bare_processes(name, kind):
 @pytest.mark.parametrize("name", VERDICTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_baseline_is_near_that_of_some_bare_process(name, kind):
-    """As near as steps of one program are on different hosts, whatever the spread; bound by the GPU, within 1 %."""
+    """As near as the steps of one program on different hosts, whatever the spread; within 1 % where the GPU binds."""
     reported = baseline_ms(name, kind)
     apart = min(abs(reported / process["median"] - 1) for process in bare(name, kind))
     assert apart < (0.01 if name == "dense8b_lora" else noise_calibrated.MACHINE.value)
@@ -133,7 +133,8 @@ def test_recording_costs_a_busy_gpu_little():
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_waits_are_found_in_modules(name):
-    """By the ranges around modules, without Python stacks; in the backward pass by what was done forward."""
+    """Found through the ranges around modules, without Python stacks; in the backward pass through the matching forward
+    ops."""
     diagnosis = diagnosed(name)
     assert diagnosis.gaps
     layer = "Qwen2DecoderLayer" if name == "trl_sft" else "LlamaDecoderLayer"
@@ -156,7 +157,7 @@ def test_the_work_of_steps(name):
     assert all(0 < step["real_tokens"] <= step["tokens"] for step in known)
     run = diagnosed(name).run
     assert run and run.throughput.padded_tokens_per_s
-    if name == "trainer_lora":  # its loader's masks tell
+    if name == "trainer_lora":  # known from its loader's masks
         assert {step["stage"] for step in known} >= {"baseline_free", "baseline_sync", "trace"}
         assert run.work.micro_steps == 2 and run.work.samples == 8
         assert run.work.real_tokens and run.work.real_tokens < present(run.work.tokens) == 2048

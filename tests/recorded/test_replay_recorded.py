@@ -1,4 +1,5 @@
-"""The replay of real recordings: untouched it is the recording, and what is made slower shows where it binds."""
+"""The replay of real recordings: unchanged it matches the recording, and slowing something down shows what it
+limits."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_the_untouched_replay_of_what_is_committed(path):
 
 
 def test_kernels_twice_as_long():
-    """A dense model on a busy GPU takes twice as long; one that waits for its host hardly notices."""
+    """A dense model on a busy GPU takes twice as long; one that waits for its host hardly changes."""
     assert slower_kernels(build(timeline_of(shared_trace("h200/dense8b_lora_compute")))) >= 1.9
     tiny = build(timeline_of(shared_trace("h200/tiny_lora_small_batch")))
     assert slower_kernels(tiny) <= 1.1
@@ -50,8 +51,9 @@ def test_steps_that_stand_for_all():
     assert sum(d.compute_ns + d.communication_ns + d.copy_ns + d.idle_ns for d in some.devices) == high - low
 
 
+@pytest.mark.measures_time
 def test_it_is_fast():
-    """A million events a second, and 25 what-ifs of 100,000 events in 5 s, are wanted; it is many times faster."""
+    """The goal is a million events per second, and 25 what-ifs of 100,000 events in 5 s; it is many times faster."""
     found = benchmark.measure(timeline_of(shared_trace("h200/tiny_lora_small_batch")))
     assert found["events"] / found["simulate_s"] > 1e6
     assert found["what_ifs_s"] * 100_000 / found["events"] < 5

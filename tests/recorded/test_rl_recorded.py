@@ -1,4 +1,4 @@
-"""GRPO recorded on an H100, next to what its changes took without gpuprof on the same machine."""
+"""GRPO recorded on an H100, compared with its changes timed without gpuprof on the same machine."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def test_rewards_that_wait_are_named_as_such(diagnosis: Diagnosis):
 
 
 def test_waiting_for_rewards_is_no_gain_of_other_fixes(diagnosis: Diagnosis):
-    """The rewards read values before and after they wait, which is no preparation of what is read; and each iteration
-    needs them."""
+    """The rewards read values before and after their wait, so the wait does not prepare what is read; and each
+    iteration needs them."""
     shown = {one.id: one.speedup.high for one in (*diagnosis.findings, *diagnosis.worth_trying)}
     assert shown.get("syncs", 1.0) < 1.05
     assert "slow_python" not in shown
 
 
 def test_a_step_is_an_iteration(diagnosis: Diagnosis):
-    """Each optimizer step trains on a generation of its own."""
+    """Each optimizer step trains on a new generation."""
     assert diagnosis.unit == "iteration"
     assert "1.2 s an iteration" in words.step_time(diagnosis)
 

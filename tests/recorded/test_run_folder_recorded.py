@@ -1,4 +1,4 @@
-"""A recording in the folder of a run, where the run's own baseline is its truth."""
+"""A recording in a run folder, compared with the run's own baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No sentence of a diagnosis is contradicted by the numbers that it is made of."""
+"""No sentence of a diagnosis contradicts the numbers behind it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHERS = [
     *sorted(TRACES.glob("public/*.gz")), *sorted(TRACES.glob("public/param_dlrm_8rank")), *runs(TRACES, "wild/*"),
     *sorted(TRACES.glob("nsys/*.gz")), *sorted(TRACES.glob("h200/*.json.gz")),
 ]  # fmt: skip
-"""The shared recordings, where they are."""
+"""The shared recordings, where they are present."""
 
 
 def name(path: Path) -> str:

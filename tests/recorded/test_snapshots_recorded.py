@@ -1,7 +1,7 @@
-"""Snapshots that torch wrote on an H200 (benchmarks/out_of_memory.py): the owner that is named is the reason.
+"""Snapshots that torch wrote on an H200 (benchmarks/out_of_memory.py): the named owner is the reason.
 
-Each program ended within its memory once that reason was removed: at 2,653 MiB with a smaller batch (activations),
-4,628 (logits), 3,903 with SGD (optimizer), 3,386 keeping numbers instead of tensors (leak), of 8.4 GiB allowed.
+Each program fitted into its 8.4 GiB once that reason was removed: it took 2,653 MiB with a smaller batch (activations),
+4,628 (logits), 3,903 with SGD (optimizer), and 3,386 keeping numbers instead of tensors (leak).
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def test_what_grows_is_named_with_its_line(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["llama", "llama_all_stacks"])
 def test_owners_of_a_usual_training(name: str, tmp_path: Path):
-    """A Llama of 155.5 million parameters in bf16: its weights and two numbers of AdamW a parameter are to the byte."""
+    """A Llama of 155.5 million parameters in bf16: its weights and AdamW's two numbers per parameter are exact to the
+    byte."""
     device = recorded(name, tmp_path)
     held = {one.owner: one.bytes for one in device.peak.owners}
     parameters = 32000 * 1024 * 2 + 8 * (1024 * (1024 * 2 + 256 * 2 + 2816 * 3) + 2 * 1024) + 1024
@@ -88,7 +89,7 @@ LLAMA_2, LLAMA_3 = (
     ],
 )
 def test_owners_of_trainings_with_torch_2_11(name: str, peak_mib: float, held: dict[str, int], tmp_path: Path):
-    """By benchmarks/take_snapshots.py on an H100. peak_mib: as the allocator itself says, which counts whole blocks."""
+    """By benchmarks/take_snapshots.py on an H100. peak_mib: as reported by the allocator, which counts whole blocks."""
     device = recorded(f"{name}_torch_2.11", tmp_path)
     assert device.peak.allocated_bytes == pytest.approx(peak_mib * 2**20, rel=0.01)
     found = {one.owner: one.bytes for one in device.peak.owners}

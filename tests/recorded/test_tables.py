@@ -1,4 +1,4 @@
-"""The tables of a diagnosis, and how a finding shows itself."""
+"""The tables of a diagnosis, and how a finding is displayed."""
 
 from __future__ import annotations
 

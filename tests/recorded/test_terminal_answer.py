@@ -1,4 +1,4 @@
-"""What the terminal says first of every recorded scenario: on any width the first lines answer, in one step time."""
+"""The first lines that the terminal shows for every recorded scenario: at any width they answer, with one step time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpuprof.report.terminal.terminal import ANSWER_LINES, plain
 
 RECORDINGS = few(sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording")), OF_EACH_KIND)
 CLOSING = re.compile(r"^  (reach|trust|next|more) ", re.M)
-"""Where the answer is over: what lies above the reach, how sure it is, and what to type."""
+"""Where the answer ends: what lies above the reach, how sure it is, and what to type."""
 WARNINGS = re.compile(r"(?s)(  fixes .*?)\n\n  quality .*")
-"""Those for which there was no room above the fixes."""
+"""The warnings that had no room above the fixes."""
 FIX = re.compile(r"^(?:  fixes      |             )(\d)  (\S.*)", re.M)
 IN_BRIEF = re.compile(r"-v shows the code of (\d(?:, \d)*(?: and \d)?)")
-"""Numbers of the fixes of which only title and gain are shown."""
+"""Numbers of the fixes that are shown with title and gain only."""
 
 
 def kept(finding: Finding) -> str:
@@ -65,8 +65,8 @@ def number(text: str) -> float:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_one_step_time_and_gains_that_agree_with_it(name):
-    """The headline's step is the only one; one line says how the usual step differs; ms and × are of one prediction; a
-    fix that another line refers to has its number."""
+    """The headline's step is the only one; one line says how the usual step differs; ms and × agree; a fix that another
+    line refers to has its number."""
     diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
     text = plain(diagnosis, 160, verbose=False)
     step, *others = _STEP.findall(text)
@@ -88,7 +88,7 @@ def test_one_step_time_and_gains_that_agree_with_it(name):
 @pytest.mark.parametrize("width", (40, 80, 120))
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_code_of_fixes_is_whole_at_any_width(name, width):
-    """Nothing of it is cut, no string and no name is broken that fits, and prose stands in lines of its own."""
+    """None of it is cut, no string or name that fits is broken, and prose is on separate lines."""
     diagnosis = diagnosed(ROOT / "scenarios" / name / "recording")
     lines = plain(diagnosis, width, verbose=True).splitlines()
     text = re.sub(r"\s|#", "", "".join(lines))

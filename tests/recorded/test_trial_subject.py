@@ -1,4 +1,4 @@
-"""What `gpuprof try` tries, read from recordings: both lists, the diagnosis of a job, workers within the cores."""
+"""What `gpuprof try` tries, from recordings: both lists, the diagnosis of a job, no more workers than cores."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_no_more_workers_are_advised_than_there_are_cores_and_no_more_cores_are_
         subject = subject_of(on_cores(tmp_path, run, cpus))
         few = present(workers_of(subject))
         assert 1 <= int(present(few.patch).value) <= cpus
-        # The recorded step is its batch and then the training, on one core; no core works for longer than a step.
+        # The recorded step is its batch followed by the training, on one core; no core works for longer than a step.
         assert few.step_ns.expected * cpus >= 0.9 * present(subject.step_s) * 1e9
         steps.append(few.step_ns.expected)
     assert steps[0] >= steps[1] >= many.step_ns.expected
@@ -78,7 +78,7 @@ def test_no_more_workers_are_advised_than_there_are_cores_and_no_more_cores_are_
 def test_a_loader_of_46_ms_on_two_cores_does_not_get_faster_than_two_cores_are(tmp_path: Path, workers: int):
     run = make_run(tmp_path, made_ms=46.0)
     rank = json.loads((run / "rank0.json").read_text())
-    rank["loader"]["made"]["batch_cpu_ns"] = 46_000_000  # it computes, and does not wait
+    rank["loader"]["made"]["batch_cpu_ns"] = 46_000_000  # it computes instead of waiting
     (run / "rank0.json").write_text(json.dumps(rank))
     subject = subject_of(run)
     found = predict_workers(subject, FixToTry(TriedFix("input_workers", str(workers))))

@@ -1,4 +1,4 @@
-"""What the tool says of recordings whose truth was measured (unprofiled timings, before and after the fix)."""
+"""What gpuprof says about recordings whose truth was measured (unprofiled timings, before and after the fix)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_given_step_time_is_split():
 
 
 def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
-    """A device that works 60 of 100 ms beneath 20,000 recorded events waits for the profiler, not for the host."""
+    """A device that works 60 of 100 ms while 20,000 events are recorded waits for the profiler, not for the host."""
 
     def trace(events: int):
         made = TraceBuilder().step(1, 0, 100_000_000)

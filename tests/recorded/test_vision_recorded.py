@@ -1,4 +1,4 @@
-"""Networks of images, recorded on an H200 with what their fixes measured."""
+"""Image networks, recorded on an H200, with the measured steps of their fixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of a step: what it should cost, and what lies above that, to the nanosecond."""
+"""The ledger of a step: what it should cost and what lies above that, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def item(found, word: str):
 
 
 def test_a_slow_kernel_costs_what_is_above_the_rate_of_its_kind(tmp_path):
-    """4096³ in bf16 takes 0.17 ms at the roof; 2 ms of a kernel are listed down to that."""
+    """A matmul of 4096³ in bf16 takes 0.17 ms at the roofline; of a kernel of 2 ms all above that is listed."""
 
     def body(made: Program):
         for _ in range(20):
@@ -99,7 +99,7 @@ def test_the_usual_step_that_was_measured_leaves_a_signed_residual(tmp_path):
 
 
 def test_recorded_steps_with_more_work_than_usual_are_scaled(tmp_path):
-    """Recorded steps of two micro-batches, where most steps have one: nothing of that is a residual."""
+    """Recorded steps of two micro-batches, where most steps have one: this leaves no residual."""
     case = steps(lambda made: [made.small_mm() for _ in range(50)]).case(tmp_path)
     step = round(case.mean.simulated(case.graph))
     double = case.with_facts(step_times=replace(case.step_times, unprofiled_ns=step))
@@ -166,7 +166,7 @@ def test_a_recorded_run_is_explained_and_in_words():
 
 
 def test_a_reach_above_what_a_fix_promises_says_so():
-    """A launch-bound step: captured graphs need a sixth of what its ops need behind this CPU, one by one."""
+    """A launch-bound step: captured graphs need a sixth of what its ops need when this CPU launches them one by one."""
     diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
     found = diagnosis.above_reach
     assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
@@ -176,7 +176,7 @@ def test_a_reach_above_what_a_fix_promises_says_so():
 
 
 def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
-    """More work in a step, or the same ops less often: neither goes below what the ops of this step take."""
+    """More work per step, or the same ops less often, does not go below what the ops of this step take."""
     diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
     graphs = diagnosis.findings[0]
     both = diagnosis.combined
@@ -195,7 +195,7 @@ def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
     ),
 )
 def test_programs_that_nothing_was_fitted_to(name):
-    """Neither what the replay misses nor what has no known reach is more than 15 % of the usual step."""
+    """Neither the replay's error nor the time without a known reach is more than 15 % of the usual step."""
     found = diagnosed(ROOT / "scenarios" / name / "recording").above_reach
     assert found is not None
     assert identity_holds(found)
@@ -213,7 +213,7 @@ LATER = {
     few([pytest.param(*one, id=one[0]) for one in LATER.items()], ["teacher_twice", "gc_each_step", "one_hot_tokens"]),
 )
 def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
-    """Each was measured without it, in fresh processes: 4.4, 1.46, 1.89, 3.2, 4.4 and 2.4 times as fast."""
+    """Without that item, the programs measured 4.4, 1.46, 1.89, 3.2, 4.4 and 2.4 times as fast in fresh processes."""
     diagnosis = diagnosed(ROOT / "scenarios" / "programs" / name / "recording")
     found = diagnosis.above_reach
     assert found is not None and identity_holds(found) and explained(found) >= 0.85
@@ -234,7 +234,7 @@ def test_what_takes_most_of_its_time_outside_of_ops_is_placed_at_none():
 
 @pytest.mark.slow
 def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
-    """Averaged weights, one by one: measured 68.6 to 41.6 ms a step with one op over the list of them."""
+    """Weights are averaged one by one: the step went from 68.6 to 41.6 ms with one op over the list of them."""
     found = diagnosed(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
     first = found.largest[0]
@@ -255,7 +255,7 @@ def test_the_reach_is_above_what_the_measured_fix_of_a_program_reached():
 
 
 def test_no_verdict_no_ledger(tmp_path):
-    """A file that is cut lacks kernels: neither is said of it what the step could take."""
+    """A cut file lacks kernels, so there is no statement about what the step could take either."""
     whole = gzip.decompress((ROOT / "scenarios" / "small_batch" / "recording" / "trace.rank0.json.gz").read_bytes())
     cut = tmp_path / "cut.json"
     cut.write_bytes(whole[: len(whole) * 9 // 10])
@@ -321,6 +321,15 @@ def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):
     assert "20 kernels a step of 2.0 µs each" in (reason(case, rows[took < 10_000]) or "")
 
 
+@pytest.mark.parametrize(("gpu", "far"), [(1 * MS, True), (250_000, False)])
+def test_a_kernel_far_from_the_memory_s_rate_is_limited_by_instructions(tmp_path, gpu: int, far: bool):
+    """0.79 GB read and written; an H200's memory moves 4.8 TB a second."""
+    case = steps(lambda made: made.plain("erf", [8192, 24000], gpu=gpu)).case(tmp_path)
+    said = reason(case, case.graph.gpu_row[np.flatnonzero(case.graph.gpu_row >= 0)]) or ""
+    assert ("instructions limit it" in said) == far
+    assert not far or "at 1" in said or "at 2" in said
+
+
 @pytest.mark.parametrize(
     ("op", "kernel", "dtype", "said"),
     [
@@ -334,7 +343,7 @@ def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):
     ],
 )  # fmt: skip
 def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype, said):
-    """On an H200: a kernel of an older generation, a general one where there is a special one, and the layout."""
+    """On an H200: a kernel of an older generation, a general kernel where a special one exists, and the layout."""
 
     def body(made: Program):
         made.op(op, kernel, 2 * MS, [[4096, 4096], [4096, 4096]], [dtype, dtype])
@@ -347,7 +356,7 @@ def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype
 
 @pytest.mark.slow
 def test_what_the_cpu_computes_goes_before_the_loop_that_it_is_in():
-    """Samples that are augmented one by one: named by the function, which was sampled, and not as a loop."""
+    """Samples are augmented one by one: the item is named by the sampled function, and not as a loop."""
     found = diagnosed(ROOT / "scenarios" / "programs" / "augment_in_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
     first = found.largest[0]

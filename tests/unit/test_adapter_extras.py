@@ -1,4 +1,4 @@
-"""LoRA adapters with dropout, and with DoRA's norms."""
+"""LoRA adapters with dropout and with DoRA's norms."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trained(
 
 
 def shorter(case: Analysis, key: str) -> float:
-    """What a proposal takes off the GPU in a layer, us."""
+    """What a proposal saves the GPU per layer, in µs."""
     proposal = only(adapter_extras, case, key)
     assert proposal.changes
     assert proposal.odds < 1

@@ -1,4 +1,4 @@
-"""Fixes that take off the same time stand behind those that take off other time."""
+"""Fixes that save time which an earlier one already saves come after those that save other time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shorter(nodes: Mask, most_ns: float) -> Change:
 
 
 def fixes_of(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[Finding, ...]:
-    """Of a GPU-bound step of two kinds of kernels: two fixes for the matmuls, and one for the others."""
+    """The fixes of a GPU-bound step with two kinds of kernels: two for the matmuls and one for the others."""
     program = Program()
 
     def body() -> None:

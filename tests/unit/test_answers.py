@@ -1,4 +1,4 @@
-"""Answers for agents: pages of rows, and a size that is kept."""
+"""Answers for agents: pages of rows, and a size limit that is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md is up to date, and the way it follows is the one that a recording takes."""
+"""docs/architecture.md is up to date, and the path it describes is the one that a recording takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local channel of armed trainings, and what a watch keeps."""
+"""The local channel of armed trainings, and which recordings a watch keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuprof.record.options import DEFAULTS, why_not
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where sockets are in this test: a short path, as a socket's must be."""
+    """The folder for this test's sockets: a short path, as sockets need one."""
     with tempfile.TemporaryDirectory(prefix="gp-", dir="/tmp") as folder:
         monkeypatch.setattr(local_channel, "folders", lambda: [Path(folder) / "gpuprof"])
         yield Path(folder) / "gpuprof"
@@ -32,7 +32,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def server(place: Path) -> Iterator[Path]:
-    """The socket of a server that gives back what it is asked."""
+    """The socket of a server that echoes its requests."""
 
     def answer(request: dict) -> dict:
         if "fail" in request:
@@ -88,7 +88,7 @@ def test_a_silent_client_does_not_hold_it_for_long(server: Path, monkeypatch: py
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(server))
         threading.Event().wait(0.2)
-        monkeypatch.setattr(local_channel, "TIMEOUT_S", 10.0)  # of who asks
+        monkeypatch.setattr(local_channel, "TIMEOUT_S", 10.0)  # of the caller
         assert local_channel.ask(server, {}) == {"asked": {}}
 
 
@@ -125,7 +125,7 @@ def test_sockets_of_ended_processes_are_taken_away(place: Path):
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(str(path))
     assert jobs.armed() == []
-    assert list(place.iterdir()) == [other]  # of another pid namespace: not ours to judge
+    assert list(place.iterdir()) == [other]  # in another pid namespace, where we cannot tell
 
 
 def test_a_socket_that_was_taken_away_comes_back(place: Path, monkeypatch: pytest.MonkeyPatch):
@@ -191,7 +191,7 @@ def test_a_watch_keeps_within_its_limit(sizes: list[tuple[int, int]], needed: se
     left = sum(run.size_bytes - run.large_bytes * (run.folder in gone) for run in runs)
     removable = [run for run in runs if run.folder not in keep and run.folder not in gone and run.large_bytes]
     assert left <= most or not removable
-    # The oldest go first, and no more than need to.
+    # The oldest are removed first, and no more than necessary.
     assert not gone or sum(run.size_bytes - run.large_bytes * (run.folder in gone[:-1]) for run in runs) > most
     assert all(run.folder > gone[-1] for run in removable) if gone else True
 
@@ -205,7 +205,7 @@ def test_what_is_large_is_removed(tmp_path: Path):
 
 
 def test_what_changed_is_written(tmp_path: Path):
-    """Of two recordings of one program, of which the later launches twice as much."""
+    """Two recordings of one program, of which the later launches twice as much."""
     import gpuprof
 
     traces = []

@@ -17,7 +17,7 @@ A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 80 * GB, "nu
 
 
 def convolving(tmp_path: Path, gpu: dict, types: list[str]) -> Diagnosis:
-    """Convolutions whose stride was not recorded, as before torch 2.1: their FLOPs do not follow."""
+    """Convolutions whose stride was not recorded, as before torch 2.1, so that their FLOPs are unknown."""
     program = Program()
     program.trace = TraceBuilder(deviceProperties=[gpu])
     shapes = [[64, 256, 56, 56], [256, 256, 3, 3], []]
@@ -52,8 +52,8 @@ def test_operands_known_by_their_types_are_advised_autocast(tmp_path: Path, gpu:
     assert (autocast is not None) == advised
     if autocast is not None:
         assert autocast.title == "fp16 autocast" and "GradScaler" in str(autocast.fix)
-        # At most the ratio of the two peaks, 125 to 15.7 TFLOP/s, over what fp32 is assumed to reach of its own;
-        # at least what an inefficient half keeps of it.
+        # At most the ratio of the two peaks, 125 to 15.7 TFLOP/s, over the share of its peak that fp32 is assumed to
+        # reach; at least what an inefficient fp16 leaves of that.
         assert 2 < autocast.speedup.low < autocast.speedup.expected < 125 / 15.7 / AUTOCAST_FP32_REACHED.value
     else:
         assert "operands are not known" in next(one.reason for one in found.considered if one.id == "autocast")

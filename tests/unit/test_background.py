@@ -1,4 +1,4 @@
-"""Work in another thread ends as it would have here."""
+"""Work in another thread ends as it would have in this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that lead to no readable recording are refused in one line."""
+"""Paths without a readable recording are refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes longer for more tokens, kernel by kernel, and what does not: it works on weights."""
+"""Which kernels take longer with more tokens, and which do not because they work on weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuprof.projection.changes.batch import event_growth
 from gpuprof.projection.changes.weights import on_weights
 
 FULL = [100_000, 1, 1]
-"""Blocks enough for any GPU: more work takes longer."""
+"""Enough blocks to fill any GPU, so that more work takes longer."""
 HIDDEN, WIDE, VOCABULARY = 512, 2048, 32_000
 FP32 = "float"
 
@@ -63,7 +63,7 @@ def autocast(batch: int, length: int, hidden: int = HIDDEN, ahead=(), behind=())
 
 
 def growth(program: Program, tmp_path: Path, factor: float = 8.0) -> dict[tuple[str, str], float]:
-    """By op and dims, without blanks, how many times as long its kernel takes."""
+    """By op and dims, without blanks: how many times as long its kernel takes."""
     timeline = timeline_of(program.trace.write(tmp_path / "trace.json"))
     trace, op = timeline.trace, timeline.links.op
     found = event_growth(timeline, None, factor, None)
@@ -85,13 +85,14 @@ def test_work_on_weights_and_their_gradients_takes_no_longer(tmp_path):
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 512), (4, 512), (512, 4), (4, 128)], ids=str)
 def test_as_many_tokens_as_the_model_is_wide_leave_it_open(batch: int, length: int, tmp_path):
-    """A tensor of [2048, 512] can then be a weight or activations: it grows, as all does."""
+    """A tensor of [2048, 512] can then be a weight or activations; it is taken to grow, like everything else."""
     found = growth(autocast(batch, length), tmp_path)
     assert {f for (name, _), f in found.items() if name == "aten::copy_"} == {8}
 
 
 def test_a_second_factor_is_a_weight_in_the_forward_pass_only(tmp_path):
-    """That of a weight's gradient is an activation, of rows that may be no batch's: a loss without the last token."""
+    """The second factor of a weight's gradient is an activation, whose rows may not be a batch's: a loss without the
+    last token."""
     behind = [
         ("aten::mm", [[VOCABULARY, 126], [126, HIDDEN]], [BF16, BF16], PRODUCT),
         ("aten::mul", [[126, HIDDEN], [126, HIDDEN]]),
@@ -127,7 +128,7 @@ def test_a_weight_among_others_is_no_work_on_weights(tmp_path):
 
 
 def test_what_a_gradient_is_accumulated_for_is_a_parameter(tmp_path):
-    """Weights of experts, which no product of two matrices shows."""
+    """Weights of experts, which no multiplication of two matrices shows."""
     name = "torch::autograd::AccumulateGrad"
     program = autocast(2, 64, behind=[(name, [[8, 512, 96]]), ("aten::fill_", [[8, 96, 512], []])])
     assert growth(program, tmp_path)["aten::fill_", "[[8,96,512],[]]"] == 1
@@ -135,9 +136,9 @@ def test_what_a_gradient_is_accumulated_for_is_a_parameter(tmp_path):
 
 @pytest.mark.parametrize(("rows", "slower", "expected"), [(192, 1.41, 5.7), (192, 1.0, 8.0), (4096, 1.2, 8.0)])
 def test_a_product_leaves_the_balance_of_arithmetic_and_memory(rows: int, slower: float, expected: float, tmp_path):
-    """A product of 192 rows computes as long as it reads its weights, and takes 1.4 times that. With 8 times the rows
-    it computes, for 8 times as long as it did. What took no longer than it computes cannot gain, and one of many rows
-    is as slow as it was."""
+    """A matmul of 192 rows computes for as long as it reads its weights, and takes 1.4 times that. With 8 times the
+    rows it is limited by computing, which takes 8 times as long. A matmul that took no longer than its computing cannot
+    gain, and one of many rows stays as slow as it was."""
     program = Program()
     wide = 16_384
     compute = 2 * rows * wide * wide / 796e12 * 1e9
@@ -154,7 +155,7 @@ def test_a_product_leaves_the_balance_of_arithmetic_and_memory(rows: int, slower
 
 
 def test_of_many_events_each_text_is_decoded_once(tmp_path, monkeypatch):
-    """A million events of few different shapes."""
+    """A million events with few different shapes."""
     timeline = timeline_of(autocast(2, 64).trace.write(tmp_path / "trace.json"))
     rows = np.resize(np.arange(len(timeline.trace.gpu)), 1_000_000)
     links = replace(timeline.links, **{name: getattr(timeline.links, name)[rows] for name in timeline.links.__slots__})

@@ -1,4 +1,4 @@
-"""Graph breaks whose work on the CPU varies: NumPy in a compiled model, on a machine that other processes use."""
+"""Graph breaks whose CPU work varies: NumPy in a compiled model, on a machine that other processes use."""
 
 from __future__ import annotations
 

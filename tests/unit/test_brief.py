@@ -1,4 +1,4 @@
-"""`--json --brief`: valid, and below 4 kB, whatever a recording holds."""
+"""`--json --brief` is valid and below 4 kB, whatever a recording holds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The calibration table: every number says where it comes from, code and prose take it from there, and no recording
-that only tests was used."""
+reserved for tests was used."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_scenario_says_its_role_itself():
 
 
 def test_a_fitting_command_cannot_read_a_test_recording(tmp_path, monkeypatch):
-    """Whoever opens it, in whatever way; and only while numbers are fitted."""
+    """Whichever code opens it, in any way; but only while numbers are fitted."""
     place = tmp_path / "shared" / "traces" / "wild" / "one.json.gz"
     place.parent.mkdir(parents=True)
     place.write_bytes(b"")
@@ -98,7 +98,7 @@ def test_a_scenario_that_only_tests_is_not_fitted_to(monkeypatch):
 
 
 def test_fitting_is_guarded(monkeypatch, capsys):
-    """The command itself refuses, whichever subject would read such a recording."""
+    """The command refuses whichever subject would read such a recording."""
     truth = ROOT / "scenarios" / "padding" / "truth.json"
     monkeypatch.setitem(fit_or_test.PLACES, "scenarios/padding", "test")
     monkeypatch.setitem(calibrate.SUBJECTS, "noise", lambda: iter([truth.read_text()]))
@@ -113,7 +113,7 @@ def test_fitting_is_guarded(monkeypatch, capsys):
 
 
 def test_every_number_is_used():
-    """Somewhere outside of the table and of prose, under the name that it has there."""
+    """Used somewhere outside the table and prose, under its name in the table."""
     code = "\n".join(
         path.read_text(encoding="utf-8")
         for path in (ROOT / "gpuprof").rglob("*.py")
@@ -152,7 +152,7 @@ def test_quoted_numbers_are_filled():
 
 
 def test_pages_of_findings_quote_the_table():
-    """They name its numbers: of each page that says how sure it is, the ends of an interval come from the table."""
+    """They name its numbers: if a page says how sure it is, the ends of the interval come from the table."""
     gains = {page.id: page.gain for page in PAGES}
     assert f"{kernels.OPTIMIZER_GPU.low:g} to {kernels.OPTIMIZER_GPU.high:g} of their" in gains["optimizer"]
     copied = re.compile(r"\d+(?:\.\d+)?(?: %)?[^().]*\(\d[\d.]* to \d[\d.]*(?: %)?(?:, assumed)?\)")

@@ -1,4 +1,4 @@
-"""How likely a predicted gain is, and what is expected of it, against numerical draws of its distribution."""
+"""How likely a predicted gain is, and its expected value, compared with numerical draws from its distribution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GAINS = [Range(0.89, 1.25, 1.57), Range(0.97, 1.79, 2.06), Range(1.03, 1.05, 1.4
 
 
 def draws(gain: Range) -> np.ndarray:
-    """A million gains: the logarithm is normal, with a standard deviation of its own on either side."""
+    """A million gains: the logarithm is normal, with a different standard deviation on each side."""
     score = np.random.default_rng(1).standard_normal(1_000_000)
     side = np.where(score > 0, np.log(gain.high / gain.expected), np.log(gain.expected / gain.low))
     return gain.expected * np.exp(score / 1.2815516 * side)

@@ -1,4 +1,5 @@
-"""Colours of the charts: each kind has one, the same in all views, that is seen on both pages and by every eye."""
+"""Colours of the charts: each kind has one, the same in all views, visible in both themes and to colour-blind
+readers."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_fills_are_seen_on_their_page(name):
             assert palette.contrast(palette.text_on(fill), fill) >= 4.5, "text on it can be read"
 
 
-# Matrices of Machado, Oliveira and Fernandes (2009) for the full absence of one kind of cone, on linear RGB.
+# Matrices of Machado, Oliveira and Fernandes (2009) for the complete absence of one kind of cone, on linear RGB.
 SEEN_BY = {
     "all": np.eye(3),
     "protanope": np.array(
@@ -88,7 +89,7 @@ def test_colours_are_distinguishable(name, eye):
 
 
 SAME_THING = {
-    # What is drawn in one colour on purpose: one thing under several names, and greys of what has no kind.
+    # What has one colour on purpose: one thing under several names, and greys for what has no kind.
     frozenset({"CAUSE_PAINTS.input", "PHASE_PAINTS.data"}),
     frozenset({"PHASE_PAINTS.data", "BUDGET_PAINTS.input"}),
     frozenset({"CAUSE_PAINTS.transfer", "WORK_PAINTS.copy"}),

@@ -1,4 +1,4 @@
-"""Figures as they are written: small, with units, in both themes, and with names that are only names."""
+"""Figures as they are written: small, with units, in both themes, and with names that are never markup."""
 
 from __future__ import annotations
 

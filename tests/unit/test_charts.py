@@ -43,7 +43,7 @@ def test_bars_of_gaps_sum_to_the_idle_time(real):
 
 
 def test_a_gap_is_in_the_bar_of_its_length(bare_trace):
-    """Gaps of 10 to 20 µs, counted by hand, are the bar right of the tick at 10 µs."""
+    """Gaps of 10 to 20 µs, counted by hand, are in the bar right of the tick at 10 µs."""
     figure = content(charts.gap_histogram(bare_trace))
     ticks = dict(zip(figure["layout"]["xaxis"]["ticktext"], figure["layout"]["xaxis"]["tickvals"], strict=True))
     at = ticks["10 µs"] + 0.5
@@ -75,8 +75,8 @@ def test_phases_are_per_step():
 
 
 def test_points_are_all_kernels_whose_work_is_known(real):
-    """Time, FLOPs and bytes of the points, computed from columns in another way, less the small ones that are left
-    out."""
+    """Time, FLOPs and bytes of the points, compared with another computation from columns, without the small ones that
+    are left out."""
     roof, timeline = real.tables.roofline, real.tables.timeline
     gpu, rows = timeline.trace.gpu, timeline.members
     ns = (gpu.end_ns - gpu.start_ns)[rows]
@@ -103,7 +103,7 @@ def _points(figure) -> list[tuple[float, float, list[str]]]:
 
 
 def _microseconds(point) -> float:
-    """The time a step that the label of a point states, to its two digits."""
+    """The time per step in the label of a point, to its two digits."""
     value, unit = point[2][2].split(" and ")[0].split(" ")
     return float(value.replace(",", "")) * {"ns": 1e-3, "µs": 1, "ms": 1e3, "s": 1e6}[unit]
 
@@ -324,7 +324,7 @@ def test_several_devices():
     assert "phases" in drawn(two_devices())
 
 
-# -- narrow windows, and what cannot be
+# -- narrow windows, and impossible values
 
 
 def test_no_point_is_above_its_ceiling(bare_trace):

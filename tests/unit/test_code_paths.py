@@ -1,4 +1,4 @@
-"""What is kept of the names of source files."""
+"""Which part of the names of source files is kept."""
 
 from __future__ import annotations
 

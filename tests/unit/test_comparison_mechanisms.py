@@ -71,7 +71,7 @@ CHANGES = {
     "host": (counts({}), less(("idle", "launch", "forward"), 20 * MS), counts({})),
     "launches": (counts({("forward", "elementwise"): 90.0}), less(("idle", "launch", "forward"), 9 * MS), counts({})),
 }
-"""What is first → counts and cells of the side that does more of it, and counts of the one that does not."""
+"""Mechanism → counts and cells of the side that does more of it, and counts of the other side."""
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -79,7 +79,7 @@ CHANGES = {
 def test_each_change_is_named_whichever_way_it_goes(name, turned):
     before, cells, after = CHANGES[name]
     after_cells = BASE
-    if cells is BASE:  # what these shorten is in all cells of the model
+    if cells is BASE:  # these shorten all cells of the model
         after_cells = {cell: ns // 3 if cell[0] == "idle" and cell[2] == "forward" else ns for cell, ns in BASE.items()}
     a, b = make_facts(cells, before), make_facts(after_cells, after)
     if turned:

@@ -1,4 +1,4 @@
-"""Machine code that is kept, and loaded without numba."""
+"""Machine code is kept, and loaded without numba."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def compiled_before(first_run: Path, tmp_path: Path) -> Path:
 
 
 def run(program: Path) -> tuple[list, bool]:
-    """What the program prints, and whether numba was loaded for it."""
+    """Runs the program; returns what it prints, and whether numba was loaded."""
     done = subprocess.run(
         [sys.executable, program], capture_output=True, text=True, check=True,
         env={"PATH": "", "PYTHONPATH": str(ROOT), "HOME": str(program.parent / "home")},

@@ -1,4 +1,4 @@
-"""Every number of a module says how well it is known, its unit and what it bounds."""
+"""Every numeric constant of a module states how well it is known, its unit and what it limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = {name for name in vars(units) if name[0].isupper()} - {*STATUSES, "Annot
 
 @cache
 def own_numbers() -> tuple[Constant, ...]:
-    """All that are no second names of others; to find them takes as long as a hundred tests."""
+    """All numbers except second names of others, found only once, as that takes as long as a hundred tests."""
     return tuple(one for one in constants() if not one.is_alias)
 
 
@@ -29,7 +29,7 @@ def test_every_number_says_how_well_it_is_known_and_its_unit():
 
 
 def test_units_are_known():
-    """`dict[str, Ns]` and `tuple[Share, ...]` have the unit of what they hold."""
+    """`dict[str, Ns]` and `tuple[Share, ...]` have the unit of their values."""
     containers = {"dict", "tuple", "str", "float"}
     used = {
         node.id for one in own_numbers() for node in ast.walk(ast.parse(one.unit)) if isinstance(node, ast.Name)
@@ -85,7 +85,7 @@ L: int = 5
 
 
 def aliases_of(source: str) -> Iterator[str]:
-    """Names of a module that are another name of a number in the calibration table, and nothing else."""
+    """Names of a module that are merely another name for a number in the calibration table."""
     tables: set[str] = set()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and node.module == "gpuprof.calibration":

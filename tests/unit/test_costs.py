@@ -29,7 +29,7 @@ CEILINGS = present(ceilings("NVIDIA H200", measurements={}))
 
 
 def cost_of(name: str, dims, types=None, concrete=None, kernel: Kernel = PLAIN) -> Cost:
-    """Of an op on bfloat16 tensors unless said otherwise."""
+    """The cost of an op, on bfloat16 tensors unless specified."""
     types = types or ["c10::BFloat16" if d else "Scalar" for d in dims]
     given_ = arguments(name, dims, types, concrete=concrete)
     found = gemm(given_, kernel, H200) or streaming(given_, kernel, H200)
@@ -177,7 +177,8 @@ MM_FLOPS = 2 * 512**3
 
 
 def test_kernels_of_one_op_share_it():
-    """Two halves of a product by their durations; what adds up partial sums has bytes of its own, and no FLOPs."""
+    """Two halves of a matmul share it by their durations; the kernel that adds partial sums has its own bytes, and no
+    FLOPs."""
     trace = TraceBuilder().op("aten::mm", 0, 1000, **MM)
     for i, (name, length) in enumerate([("nvjet_a", 3000), ("nvjet_a", 1000), ("splitKreduce_kernel", 500)]):
         trace.launch(name, (100 * i + 10, 100 * i + 20), (2000 + 4000 * i, 2000 + 4000 * i + length))
@@ -189,11 +190,12 @@ def test_kernels_of_one_op_share_it():
 
 
 GROUPED = "_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm9xINS_4gemm4CopyEEEvNT_6ParamsE"
-"""As CUTLASS's kernel of grouped matrix multiplications is recorded, with a copy among its template arguments."""
+"""CUTLASS's kernel for grouped matrix multiplications as it is recorded, with a copy among its template arguments."""
 
 
 def test_experts_are_multiplied_by_the_kernel_that_multiplies():
-    """Not by what writes the groups' pointers, and a copy that a matmul is made of makes it no copy."""
+    """The kernel that writes the groups' pointers does not count, and a matmul that is built with a copy is not a
+    copy."""
     arguments = recorded_args([[64, 512], [8, 512, 256], [8]], ["c10::BFloat16", "c10::BFloat16", "int"])
     trace = TraceBuilder().op("aten::_grouped_mm", 0, 1000, **arguments)
     trace.launch("void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>", (10, 20), (2000, 2002))
@@ -247,7 +249,7 @@ def test_what_is_not_known_is_not_modelled():
 
 
 def test_work_is_guessed_where_the_tensors_may_be_another_kernels():
-    """An autograd function's may be; those of a compiled kernel, a torch op and a library's op are not."""
+    """An autograd function's tensors may be; those of a compiled kernel, a torch op and a library's op are not."""
     tensors = recorded_args([[1000], [1000]], ["float"] * 2)
     launch: dict[str, Any] = {"grid": [4, 1, 1], "block": [128, 1, 1]}
     names = ("Swiglu", "SwigluBackward", "_swiglu_kernel_3", "aten::silu", "library::silu.out")
@@ -257,7 +259,7 @@ def test_work_is_guessed_where_the_tensors_may_be_another_kernels():
         trace.op(name, at, at + 900, **tensors)
         kernel = "_swiglu_kernel" if i == 2 else f"k{i}"
         trace.launch(kernel, (at + 10, at + 20), (10_000 + at, 10_900 + at), **launch)
-    trace.gpu("k0", 20_000, 20_900, **launch)  # replayed: its work is that of the first, and as sure
+    trace.gpu("k0", 20_000, 20_900, **launch)  # replayed: its work is the same as the first's, and as sure
     trace.gpu("k3", 21_000, 21_900, **launch)
     work = kernel_work(timeline_of(trace))
     assert work.model.all()
@@ -272,7 +274,7 @@ def test_a_compiled_kernel_moves_each_of_its_tensors_once():
 
 
 def test_a_compiled_kernel_is_no_product_for_preparing_one():
-    """Nor is one whose arguments are those of a product anything else."""
+    """And a kernel with the arguments of a matmul is nothing else."""
     for name, flops in [
         ("triton_poi_fused__scaled_dot_product_flash_attention_2", 0.0),
         ("triton_tem_fused_mm_1", 2 * 8**3),
@@ -294,7 +296,8 @@ def test_copies_and_sets_move_their_bytes():
 
 
 def test_what_limits_a_kernel():
-    """A product at its ceiling, an elementwise kernel at half of the memory's, a kernel of nothing, one not known."""
+    """A matmul at its ceiling, an elementwise kernel at half of the memory's, a kernel that does nothing, an unknown
+    one."""
     flops = np.array([796e12 * 1e-3, 0, 0, np.nan])
     moved = np.array([1e6, 4.276e12 * 1e-3, 100, np.nan])
     work = KernelWork(
@@ -312,7 +315,7 @@ def test_what_limits_a_kernel():
 
 
 def test_model_flops_leave_out_what_is_computed_again():
-    """A checkpointed product: forward, recomputed in the backward, and two for its gradients."""
+    """A checkpointed matmul: forward, recomputed in the backward, and two for its gradients."""
     trace = TraceBuilder().step(0, 0, 100_000)
     numbered = sequence(1)
     trace.op("aten::mm", 10, 100, **MM, **numbered).launch("nvjet_a", (20, 30), (1000, 2000))

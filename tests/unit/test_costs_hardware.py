@@ -1,4 +1,4 @@
-"""The table of GPUs: that its figures agree with one another, that drivers' names are found, that users may add."""
+"""The table of GPUs: its figures agree with each other, drivers' names are found, and users may add GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEASURED = Measurement("NVIDIA L4", 24 * 10**9, {"bf16": 60e12}, 250e9, 25e9, 5_
 
 
 def test_a_dense_rate_is_what_the_chip_does_in_a_clock():
-    """FLOPs per clock and SM × SMs × boost clock; the note explains where that differs."""
+    """It is FLOPs per clock and SM × SMs × boost clock; the note explains where it differs."""
     for gpu in GPUS:
         assert gpu.flops_per_clock and gpu.multiprocessors and gpu.boost_mhz, gpu.name
         derived = gpu.flops_per_clock * gpu.multiprocessors * gpu.boost_mhz * 1e6
@@ -37,13 +37,13 @@ def test_formats_stand_in_the_proportions_of_their_architecture():
         if "fp8" in dense:
             assert dense["fp8"] == pytest.approx(dense["bf16"] * 2, rel=0.02)
         if "fp4" in dense:
-            # GeForce halves what accumulates in fp32, but not fp4; Blackwell Ultra has more of it.
+            # GeForce halves formats that accumulate in fp32, but not fp4; Blackwell Ultra has more fp4.
             most = 4 if gpu.name.startswith("RTX 50") else 3
             assert 1.99 <= dense["fp4"] / dense["fp8"] <= most * 1.01
         assert ("bf16" in dense) == (gpu.architecture not in ("Volta", "Turing")), gpu.name
         assert dense["fp32"] < gpu.half_flops, gpu.name
         if gpu.measured_flops:
-            least = 0.5 if (gpu.tdp_w or 0) > 100 else 0.3  # the smallest boards are held back most
+            least = 0.5 if (gpu.tdp_w or 0) > 100 else 0.3  # the smallest boards are limited most
             assert least < gpu.measured_flops / gpu.half_flops < 1.05, gpu.name
 
 
@@ -115,7 +115,7 @@ def test_what_a_driver_says_is_found(said, name):
         ("", 206141652992, {"computeMajor": 9, "computeMinor": 4, "numSms": 304}, "Instinct MI300X"),
         ("", 191503138816, {"computeMajor": 10, "computeMinor": 0, "numSms": 148}, "B200"),
         ("NVIDIA L4", 206141652992, {"computeMajor": 9, "computeMinor": 4, "numSms": 304}, "NVIDIA L4"),
-        # Several are like it, none is, and nothing is stated.
+        # Several GPUs match, none matches, and nothing is stated.
         ("", 85_000_000_000, {"computeMajor": 9, "computeMinor": 0, "numSms": 132}, ""),
         ("", 206141652992, {"computeMajor": 9, "computeMinor": 4, "numSms": 303}, ""),
         ("", 150_000_000_000, {"computeMajor": 9, "computeMinor": 4, "numSms": 304}, ""),
@@ -181,7 +181,7 @@ def test_ceilings_are_measured_where_known():
     assert h200.flops["bf16"] == pytest.approx(796e12, rel=0.001)
     assert h200.memory_bytes_per_s == pytest.approx(4.28e12, rel=0.001)
     assert h200.peak_flops["bf16"] == 989.4e12
-    # What the power limit leaves of bf16 it leaves of the other tensor formats.
+    # The power limit reduces the other tensor formats as much as bf16.
     assert h200.flops["fp8"] / h200.peak_flops["fp8"] == pytest.approx(796 / 989.4, rel=0.001)
     assert ceilings("Voodoo 3", measurements={}) is None
     for gpu in GPUS:

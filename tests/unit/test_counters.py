@@ -1,4 +1,4 @@
-"""Counters of Nsight Compute next to what is said of the same kernels."""
+"""Counters of Nsight Compute, compared with gpuprof's figures for the same kernels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FULL = """"ID","Kernel Name","Block Size","Grid Size","gpu__dram_throughput.avg.
 
 
 def test_the_details_page_and_the_sets(tmp_path):
-    """Labels in words, and other names of the same counters; processes that count from 0 each are kept apart."""
+    """Labels in words, and other names for the same counters; processes that each count from 0 are kept apart."""
     path = tmp_path / "ncu.csv"
     path.write_text(DETAILS)
     one, other = read_counters(path)

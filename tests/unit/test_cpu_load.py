@@ -1,4 +1,4 @@
-"""CPUs that a measurement shares with other programs."""
+"""A measurement shares its CPUs with other programs."""
 
 from __future__ import annotations
 

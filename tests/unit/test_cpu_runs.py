@@ -48,7 +48,7 @@ def recording(folder: Path, data_ms: float, ops_ms: float) -> Path:
 def run(
     folder: Path, *, data_ms: float, ops_ms: float, workers: int = 0, cpus: int = 8, model: dict | None = None
 ) -> Path:
-    """A run on the CPU whose steps take 50 ms, of which `data_ms` go into their batches."""
+    """A run on the CPU whose steps take 50 ms, of which `data_ms` prepare their batches."""
     folder.mkdir(parents=True, exist_ok=True)
     trace = recording(folder, data_ms, ops_ms)
     builder = RunBuilder().stage("baseline_free", [STEP_MS] * 12, device_ns=None, data_ns=round(data_ms * MS))
@@ -78,7 +78,7 @@ def test_batches_that_take_most_of_the_step_are_the_verdict_and_have_the_fix_tha
     assert starved.quality.status != "unusable"
     (fix,) = starved.findings
     assert fix.id == "input_workers" and present(fix.patch).name == "input_workers"
-    # Four workers deliver a batch every 10 ms: the step is the training's own 10 ms at least.
+    # Four workers deliver a batch every 10 ms; the step takes at least the training's own 10 ms.
     assert 10 * MS <= fix.step_ns.expected < 20 * MS and fix.speedup.low > 2
     assert next_step(starved) == "gpuprof explain input_workers"
 
@@ -107,7 +107,7 @@ def test_the_terminal_promises_nothing_that_is_not_there(starved: Diagnosis):
 
 
 def test_iterations_that_were_timed_are_an_answer_without_a_gpu(starved: Diagnosis):
-    """Of a training on its own generations: that too few steps were timed is no error then."""
+    """For a training on its own generations it is no error that too few steps were timed."""
     lacking = Quality("unusable", (Issue("no_gpu_events", "error", _ON_CPU), Issue("noise", "warning", "busy")))
     quality = of_timed_iterations(lacking)
     assert [one.severity for one in quality.issues] == ["warning", "info"] and quality.status == "degraded"
@@ -141,7 +141,7 @@ def test_it_is_the_same_from_its_json(starved: Diagnosis):
     assert again == starved and headline(again) == headline(starved)
 
 
-# -- two of them
+# -- two recordings
 
 
 def test_two_runs_are_compared_by_their_timed_steps(tmp_path: Path, starved: Diagnosis):

@@ -1,4 +1,4 @@
-"""Numbers of a recording that no GPU and no program can have: findings are not lost to them."""
+"""Impossible numbers in a recording do not make findings fail."""
 
 from __future__ import annotations
 

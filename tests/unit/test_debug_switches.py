@@ -29,7 +29,7 @@ def check(program: Program, name: str = "aten::isnan") -> None:
 
 
 def training(folder: Path, name: str = "aten::isnan", host: int = 100 * US) -> Analysis:
-    """Layers forward and backward; each gradient is looked at in the engine's range."""
+    """Layers forward and backward; each gradient is checked in the engine's range."""
     program = Program()
 
     def layer() -> None:

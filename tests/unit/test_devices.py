@@ -1,4 +1,4 @@
-"""The GPU driver of a machine, asked in each of the ways there are: which GPUs, their state, their memory."""
+"""The GPU driver of a machine, queried in every available way: which GPUs, their state, their memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuprof.devices.nvidia_smi import NvidiaSmi, cuda_version, read_gpus, sum_o
 from gpuprof.devices.nvml import Nvml
 
 H200 = "0, NVIDIA H200, 00000000:00:06.0, 580.159.04, 700.00, 700.00, 1980, 1980, Disabled, 0, 0x1"
-"""As nvidia-smi of driver 580 prints an idle H200 for FIELDS."""
+"""An idle H200 as nvidia-smi of driver 580 prints it for FIELDS."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def nvml(tmp_path, monkeypatch):
     return load_stand_in(tmp_path / "pynvml.py")
 
 
-# ---- NVML: which GPUs CUDA may use, and what they do
+# ---- NVML: which GPUs CUDA may use, and their state
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_gpu_as_nvidia_smi_writes_it():
 
 
 def test_nvml_and_nvidia_smi_describe_one_gpu_alike(nvml):
-    """An answer of nvidia-smi, and NVML's values that it was printed from."""
+    """An answer of nvidia-smi, and the NVML values that it was printed from."""
     first, second = Nvml(nvml).installed()
     (printed,) = read_gpus(H200.replace("0, 0x1", "97, 0x1a4"))
     (printed,) = with_processes((printed,), "00000000:00:06.0, 514, /usr/bin/python3\n")

@@ -1,4 +1,4 @@
-"""Backward passes that go on to gradients that are not used, with real autograd and optimizers on the CPU."""
+"""Backward passes that compute gradients which are not used, with real autograd and optimizers on the CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def two_nets(detached: bool, joint: bool = False):
 
 
 def frozen_below(wants: bool):
-    """A trained head on frozen layers, whose input wants a gradient, or not."""
+    """A trained head on frozen layers, whose input requires a gradient or not."""
     import torch
 
     table, body, head = torch.nn.Embedding(10, 8), net(12).requires_grad_(False), torch.nn.Linear(8, 3)

@@ -1,4 +1,4 @@
-"""`distinct` and `numbered` are `np.unique`, only quicker."""
+"""`distinct` and `numbered` give the same as `np.unique`, but faster."""
 
 from __future__ import annotations
 

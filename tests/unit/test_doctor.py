@@ -1,4 +1,4 @@
-"""`gpuprof doctor`: every check fails where it should; facts are read as the kernel and the driver write them."""
+"""`gpuprof doctor`: every check fails when it should; facts are read as the kernel and the driver write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOUND = MachineFacts(
     node_cpus={0: frozenset(range(16)), 1: frozenset(range(16, 32))}, load=0.4, governors=("performance (acpi)",),
     data=(Mount("/data", "ext4", "/dev/sda1"),),
 )  # fmt: skip
-"""A machine with nothing to complain about."""
+"""A machine without problems."""
 
 
 def on_gpu(**changes: object) -> dict[str, object]:
@@ -79,7 +79,7 @@ def checked(facts: MachineFacts, name: str) -> Check:
 
 
 def test_a_machine_without_a_gpu_has_enough_cpus_for_none():
-    """No blocker: the steps of a training on the CPU can be timed."""
+    """It is no blocker, as a training's steps on the CPU can be timed."""
     alone = replace(SOUND, torch=Torch("2.13.0+cpu"), gpus=(), gpu_files=False, affinity=frozenset({0, 1}))
     assert "blocker" not in {check.status for check in examine(alone)}
     assert checked(alone, "cpus") == Check("cpus", "ok", "2 CPUs")

@@ -43,7 +43,7 @@ def test_a_whole_recording_is_believed(tmp_path: Path):
 
 
 def test_host_events_that_end_early(tmp_path: Path):
-    """A CUDA graph runs on after the last event of the CPU: no one recorded what the CPU did meanwhile."""
+    """A CUDA graph continues after the last event of the CPU: what the CPU did meanwhile was not recorded."""
     program = Program()
 
     def body() -> None:
@@ -81,7 +81,7 @@ def test_steps_that_differ(tmp_path: Path):
 
 @pytest.mark.parametrize(("timed", "advised"), [(False, True), (True, False)])
 def test_an_unclear_verdict_on_a_whole_recording_says_why(timed: bool, advised: bool):
-    """Nothing is missing in it, and yet two candidates gain about the same."""
+    """Nothing is missing, and yet two candidates gain about the same."""
     close = Verdict(bound="host", family="host", cause="launch", confidence=0.4, sentences=("The GPU works.",))
     found = with_doubts(close, Sensitivities(0.5, 0.0, 0.0, 0.0, 0.48, 0.4, 0.08, 0.0), [], timed)
     assert (found.second, found.confidence) == ("compute", 0.4)
@@ -100,7 +100,8 @@ def test_what_gains_nothing_is_no_other_candidate(gain: float, second: str | Non
 
 
 def test_the_headline_of_an_unclear_verdict(tmp_path: Path):
-    """One candidate: it is named as the most likely one. Mostly waiting of no known reason: that is the headline."""
+    """A single candidate is named as the most likely one. If most is waiting for no known reason, that is the
+    headline."""
     sure_one = diagnosed(Program(), tmp_path)
     unsure = replace(sure_one, verdict=replace(sure_one.verdict, confidence=0.4))
     assert headline(unsure) == f"UNCLEAR, most likely {headline(sure_one)}"
@@ -117,7 +118,7 @@ def _unknown(device: Device) -> Device:
 
 @pytest.mark.parametrize(("world", "doubted"), [(1, False), (8, True)])
 def test_waits_for_ranks_that_were_not_recorded(world: int, doubted: bool, tmp_path: Path):
-    """Much of the step is a collective: another rank may be why."""
+    """Much of the step is a collective; another rank may be the reason."""
 
     def body(program: Program) -> None:
         launch_bound(program)

@@ -1,4 +1,4 @@
-"""Energy of an unprofiled step: by the counter, by samples, with what the board takes idle taken out."""
+"""Energy of an unprofiled step: by the counter, by samples, and without the board's idle power."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_a_counter_the_samples_are_averaged_and_less_sure(tmp_path: Path
 
 
 def test_the_counter_sees_what_samples_miss(tmp_path: Path):
-    """Every sample falls into a pause of a bursty load: samples say half of what was taken."""
+    """Every sample falls into a pause of a bursty load, so that samples give half of the energy used."""
     bursts = [(at, used, 260.0 if at >= 0 else watts, counter) for at, used, watts, counter in STEADY]
     found = of(run_with(bursts), tmp_path)
     assert found is not None and found.power_w == pytest.approx(BUSY, rel=1e-3)
@@ -128,7 +128,7 @@ def test_a_history_has_the_column_where_a_run_measured_it():
 
 
 def test_a_step_takes_the_mean_power_for_as_long_as_the_shown_step(tmp_path: Path):
-    """The stretch holds work that is done once: 26 J of it in a step, 20.8 J in one of 40 ms."""
+    """The stretch includes work that is done once: 26 J per step, 20.8 J for a step of 40 ms."""
     folder = read_run(run_with(STEADY).write(tmp_path, None))
     found = measured_energy(folder, 500.0, 40.0 * MS)
     assert found is not None and found.step_j == pytest.approx(BUSY * 0.04, rel=1e-3)

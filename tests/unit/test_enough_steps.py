@@ -9,7 +9,7 @@ import pytest
 from gpuprof.record.enough_steps import NODE_NS, STALL_NS, EnoughSteps, ops_counter
 
 MANY = int(STALL_NS / NODE_NS)
-"""Ops of a step whose recording alone would stall a training for as long as it should at most."""
+"""Number of ops in a step whose recording alone would stall a training for as long as permitted."""
 
 
 def window(baseline: Sequence[tuple[int | None, int]], recorded: Sequence[tuple[int | None, int]]) -> EnoughSteps:

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written by TensorBoard's own writer and read next to its own reader."""
+"""TensorBoard's event files, written by TensorBoard's own writer; the reader is compared with TensorBoard's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP, GEN, TRAIN = "timing_s/step", "timing_s/gen", "timing_s/update_actor"
 
 
 def written(folder: Path, steps: range, gen: float = 70.0) -> Path:
-    """An event file of verl's scalars; the kinds of numbers that writers make are in it."""
+    """An event file of verl's scalars, with all kinds of numbers that writers produce."""
     import numpy as np
     from torch.utils.tensorboard import SummaryWriter
 
@@ -53,7 +53,7 @@ def test_scalars_are_those_of_tensorboards_reader(tmp_path: Path):
 
 
 def test_a_folder_of_event_files_is_one_log(tmp_path: Path):
-    """A training that was resumed writes another file; the later one wins."""
+    """A resumed training writes another file; the later one wins."""
     written(tmp_path, range(1, 4))
     written(tmp_path, range(3, 6), gen=60.0)
     assert is_training_log(tmp_path)

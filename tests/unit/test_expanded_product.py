@@ -1,4 +1,4 @@
-"""Products and differences that are expanded and summed up; not masks, nor what is used for something else."""
+"""Products and differences that are expanded and summed; not masks, nor results used for something else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EACH = 2 * MS
 
 
 def step_with(folder: Path, *ops: str, left: list[int], right: list[int]) -> Analysis:
-    """Ops of which the first has two operands, and the others see its result; other work, no backward pass."""
+    """Ops of which the first has two operands and the others get its result; other work; no backward pass."""
     program = Program()
 
     def body() -> None:

@@ -1,4 +1,4 @@
-"""A model that is called on one row after another that the CPU copies; tables that the CPU computes at each call."""
+"""A model called on one row after another, each copied by the CPU; tables that the CPU computes at each call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def copied(program: Program, shape: list[int], size: int) -> None:
 
 
 def asked(folder: Path, *, fed: bool = True, pause: int = 1 * MS) -> Analysis:
-    """A policy of three layers for one environment after another, AT_ONCE of them TIMES times, then all move."""
+    """A policy of three layers called for one environment after another: AT_ONCE of them, TIMES times, then all
+    move."""
     program = Program()
 
     def one() -> None:
@@ -61,7 +62,7 @@ def test_rows_that_are_known_at_once_are_one_call(tmp_path: Path):
     proposal = only(python_loop, case, "calls")
     assert proposal.best is not None
     best = case.step_of(proposal.best(case.graph))
-    # One round of eight is left at best; what moves the environments stays.
+    # At best one round of eight is left; moving the environments stays.
     assert case.step_ns - best == pytest.approx((case.step_ns - TIMES * MS) * (1 - 1 / AT_ONCE), rel=0.15)
     assert 0.7 < proposal.odds < 0.9 and "8 at once" in proposal.evidence[0].text
     assert not list(syncs.find(case)), "the CPU needs what it reads for what it copies next"

@@ -41,7 +41,7 @@ def test_remedies_name_their_page(text, finding):
 
 
 def titles_of_fixes() -> list[tuple[str, str]]:
-    """(id, title) of every fix, as the sources write them; what is filled in stands as the number 4."""
+    """(id, title) of every fix as in the sources, with the number 4 wherever something is filled in."""
     found = []
     for path in Path(gpuprof.diagnosis.findings.__file__).parent.glob("[a-z]*.py"):
         for line in re.findall(r"^ +title=(.*),$", path.read_text(encoding="utf-8"), re.M):

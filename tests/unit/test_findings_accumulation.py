@@ -1,4 +1,4 @@
-"""Gradient accumulation: which work belongs to which pass, and the same training in fewer passes."""
+"""Gradient accumulation: which work belongs to which pass, and the same training with fewer passes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpuprof.diagnosis.fixes.predict import fixes
 from gpuprof.diagnosis.result.run_model import RunMemory, StepWork
 
 PASS, OPTIMIZER = 40, 10
-"""Launches of a forward pass, and of the optimizer."""
+"""Number of launches in a forward pass and in the optimizer."""
 
 
 def accumulating(tmp_path: Path, passes: int, gpu: int = SHORT, grid=None, **run) -> Analysis:
-    """Steps of some passes; kernels fill the GPU where `gpu` is long."""
+    """Steps of several passes; kernels fill the GPU if `gpu` is long."""
     program = Program()
 
     def product() -> None:
@@ -60,7 +60,7 @@ def test_every_launch_belongs_to_its_pass(passes: int, tmp_path: Path):
 
 
 def test_passes_that_an_update_separates_are_of_two_gradients(tmp_path: Path):
-    """A discriminator, then a generator: neither has micro-batches."""
+    """A discriminator, then a generator; neither has micro-batches."""
     program = Program()
 
     def body() -> None:
@@ -77,7 +77,7 @@ def test_passes_that_an_update_separates_are_of_two_gradients(tmp_path: Path):
 
 
 def test_launch_bound_passes_are_merged(tmp_path: Path):
-    """Four passes bound by launches take as long as one with four times the samples, but for the optimizer."""
+    """Except for the optimizer, four launch-bound passes take four times as long as one with four times the samples."""
     case = accumulating(tmp_path, 4)
     found = only(accumulation, case)
     step = case.step_of(found.change(case.graph))

@@ -1,4 +1,5 @@
-"""Fixes at once: made in the right order, their uncertainties and limits counted once; and findings on odd shapes."""
+"""Several fixes at once, applied in the right order, their uncertainties and limits counted once; and findings on odd
+shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ PAGES = [Page(name, "", "", "", "", "") for name in ("first", "second", "third")
 
 
 def busy(tmp_path) -> Analysis:
-    """Kernels of 0.1 ms that are launched in a fifth of the time: the GPU limits, 4 ms a step."""
+    """Kernels of 0.1 ms that are launched in a fifth of that time, so that the GPU limits: 4 ms per step."""
     program = Program()
     for _ in range(4):
         program.step(lambda: [program.small_mm(gpu=KERNEL) for _ in range(KERNELS)])
@@ -49,7 +50,7 @@ def proposal(change, **more) -> Proposal:
 
 
 def together(monkeypatch, case: Analysis, *proposals: Proposal) -> Combined:
-    """What these proposals do at once, each a finding of its own."""
+    """The effect of these proposals together, each from a separate finding."""
     found = tuple((page, lambda case, p=p: [p]) for page, p in zip(PAGES, proposals, strict=False))
     monkeypatch.setattr(predict, "FINDINGS", found)
     combined = predict.fixes(case).combined

@@ -87,7 +87,7 @@ ROTARY = {
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_rotary_embeddings_are_found_however_they_are_written(name, tmp_path):
-    """Of queries and of keys, one after the other, which one fused kernel reads and writes in bf16."""
+    """Queries and keys are rotated one after the other; one fused kernel reads and writes each in bf16."""
     program = Program()
 
     def body():
@@ -106,8 +106,8 @@ def test_rotary_embeddings_are_found_however_they_are_written(name, tmp_path):
 
 
 def test_only_pieces_that_gain_are_fused(tmp_path):
-    """Where the CPU is the limit: a fused call takes it less than the many ops of a rotary embedding, and more than the
-    two of a gate."""
+    """Where the CPU is the limit, a fused call takes it less time than the many ops of a rotary embedding, and more
+    than the two of a gate."""
     program = Program()
 
     def body():
@@ -140,7 +140,7 @@ def test_halves_that_are_only_joined_are_no_rotary_embedding(tmp_path):
 
 
 def test_each_piece_has_a_price_of_its_own_and_may_lose(tmp_path):
-    """Two norms' kernels of which the fused one takes about as long: alone as both, and at worst longer."""
+    """For two norms the fused kernel takes about as long as both, and at worst longer."""
     program = Program()
 
     def body():
@@ -157,7 +157,7 @@ def test_each_piece_has_a_price_of_its_own_and_may_lose(tmp_path):
 
 
 def test_where_the_host_limits_the_step_fused_kernels_are_no_fix(tmp_path):
-    """Only launches that go may gain something, and what a fused call costs there is not known well."""
+    """Only fewer launches may gain something, and the cost of a fused call there is not well known."""
     program = Program()
 
     def body():

@@ -1,4 +1,4 @@
-"""Findings about the GPU's work: small programs whose fixed step a hand computation tells."""
+"""Findings about the GPU's work: small programs whose fixed step can be computed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuprof.replay.transform import scaled
 
 
 def experts(program: Program, count: int, between: str | None = None) -> None:
-    """40 layers' worth of host time, then a loop over experts with 12 or 13 rows each; the host is always behind."""
+    """40 layers' worth of host time, then a loop over experts with 12 or 13 rows each; the host is always the limit."""
     for _ in range(40):
         program.mm(1024, 1024, 1024)
     for number in range(count):
@@ -118,7 +118,8 @@ def test_eager_attention_becomes_as_fast_as_its_arithmetic_allows(tmp_path):
 
 
 def test_replaced_work_is_as_much_longer_as_another_change_made_it(tmp_path):
-    """Attention fused after a batch was doubled takes twice what it takes fused in the batch as it is."""
+    """Attention that is fused after the batch was doubled takes twice as long as fused attention with the original
+    batch."""
     program = Program()
     for _ in range(4):
         program.step(lambda: attention(program))
@@ -151,7 +152,7 @@ def test_torchs_own_attention_and_other_softmaxes_are_no_eager_attention(tmp_pat
 
 
 def exchange(program: Program, overlapped: bool, passes: int = 1) -> None:
-    """Backward of 4 ms, then an all-reduce of 2 ms on a stream of its own: behind it all, or over its second half."""
+    """A backward of 4 ms and an all-reduce of 2 ms on a separate stream: after all of it, or during its second half."""
     for _ in range(passes):
         program.tid, start = AUTOGRAD, program.now
         for number in range(4):
@@ -179,7 +180,7 @@ def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
     # 60 % of the 2 ms hide, and 40 % of that comes back.
     assert before - after_us(case, proposal) == pytest.approx(720, rel=0.05)
     assert [p.key for p in exposed_communication.find(case)] == ["overlap"]
-    assert "bucket_cap_mb=5," in str(proposal.fix)  # one exchange a step has nothing left to hide behind
+    assert "bucket_cap_mb=5," in str(proposal.fix)  # a single exchange per step has nothing left to hide behind
 
 
 def test_overlapped_transfers_are_no_finding(tmp_path):

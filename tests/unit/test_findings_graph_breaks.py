@@ -1,4 +1,4 @@
-"""Graph breaks of a compiled model: which stretches of a step are theirs, and what their removal gains."""
+"""Graph breaks of a compiled model: which stretches of a step belong to them, and what removing them gains."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def model(
 def test_stretches_between_graph_calls_belong_to_the_break(tmp_path: Path):
     case = model(tmp_path, BROKEN)
     (found,) = broken_at(case)
-    # One within each block, and one between two blocks: their caller was given up for the same reason.
+    # One within each block, and one between two blocks, whose caller was abandoned for the same reason.
     assert found.times == 2 * BLOCKS - 1
     assert case.per_step(float(found.waits.sum())) == pytest.approx(BLOCKS, abs=0.4)
 
@@ -122,7 +122,7 @@ def test_a_break_that_waits_gains_its_wait_and_its_set_up(tmp_path: Path, kernel
         case.step_of(change(case.graph)) for change in (proposal.best, proposal.change, proposal.worst) if change
     )
     gpu = 2 * BLOCKS * KERNELS * (kernel_ns + 1 * US)
-    # What launches stays, but for kernels that are fused and the way out of a graph; the set-up of one graph, and what
+    # Launching stays, except for fused kernels and the way out of a graph; the set-up of one graph, and what
     # follows it; and of the set-up of the others the part that grows with their ops.
     way_out = GRAPH // KERNELS - 4 * US
     fused = breaks_calibrated.FUSED_LAUNCHES.falling[0] * (GRAPH - way_out) / KERNELS
@@ -158,7 +158,7 @@ def test_the_line_the_count_and_the_gain_are_named(tmp_path: Path):
 
 
 def test_each_break_has_a_price_of_its_own(tmp_path: Path):
-    """Two breaks in turn: the one that waits gains more than the one that logs."""
+    """Two alternating breaks: removing the one that waits gains more than removing the one that logs."""
     program = Program()
     two = compiler(
         [function(1, "forward", 20), function(2, "forward", 30, 30), function(3, "forward", 33, 33)],
@@ -218,7 +218,7 @@ def test_graphs_after_that_where_launching_is_the_limit(tmp_path: Path):
     assert graphs.odds < 1 and "reduce-overhead" in str(graphs.fix)
 
 
-# -- a function that was given up
+# -- a function that dynamo gave up
 
 
 def eager_model(tmp_path: Path, found: Compiler | None) -> Analysis:
@@ -277,7 +277,7 @@ def test_where_a_break_left_nothing_compiled_the_price_is_that_of_compiling(tmp_
 
 
 def test_a_break_in_a_loop_is_found_between_the_calls_that_stayed_compiled(tmp_path: Path):
-    """Dynamo notes no break then, but why it gave up the function with the loop."""
+    """Dynamo then notes no break, but why it gave up the function with the loop."""
     program = Program()
     for _ in range(3):
         program.step(lambda: [graph_call(program, 1, 2 * US) for _ in range(BLOCKS)])
@@ -298,7 +298,7 @@ def test_a_guard_that_failed_and_no_limit_reached_says_nothing(tmp_path: Path):
     assert not list(recompiles.find(eager_model(tmp_path, once)))
 
 
-# -- what a run folder says, none of it trusted
+# -- the contents of a run folder, none of it trusted
 
 
 @pytest.mark.parametrize(

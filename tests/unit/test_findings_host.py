@@ -1,4 +1,4 @@
-"""Findings about the host: small programs whose fixed step a hand computation tells."""
+"""Findings about the host: small programs whose fixed step can be computed by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_compile_keeps_products_and_one_launch_for_each_chain(tmp_path):
 
 
 def test_work_of_its_own_inside_a_pass_is_not_compiled_away(tmp_path):
-    """30 ms in one piece are no launches: only at best they are gone."""
+    """30 ms in one piece are not launches: they disappear only at best."""
     case = eager(tmp_path, within=lambda program, i: program.python(30 * MS) if i == 5 else None)
     plain = eager(tmp_path / "plain")
     proposal, without = only(compile, case), only(compile, plain)
@@ -131,8 +131,8 @@ def test_kernels_of_a_library_call_stay_and_its_time_is_not_that_of_one_launch(t
 
 
 def test_a_cast_of_a_weight_is_no_part_of_its_chain(tmp_path):
-    """Its size does not divide that of the activations; a row's statistics do, and are fused. A batch norm's chain
-    reads its data again."""
+    """Its size does not divide that of the activations; the size of a row's statistics does, and they are fused. A
+    batch norm's chain reads its data again."""
 
     def built(folder: Path, name: str, *shape: int) -> Analysis:
         program = Program()
@@ -202,8 +202,8 @@ def test_no_compile_where_values_part_the_graph(tmp_path):
 
 
 def test_where_values_part_the_graph_the_price_is_that_of_a_chain(tmp_path):
-    """What compiling gains once the waits are gone, which is stated and may not be possible; a size that depends on
-    values is less likely to go."""
+    """The price is what compiling gains once the waits are gone, which is stated and may not be possible; a size that
+    depends on values is less likely to be removable."""
     case = eager(tmp_path, within=lambda program, i: program.item() if i % 6 == 0 else None)
     chain, plain = only(compile, case), only(compile, eager(tmp_path))
     assert chain.parts[-1] == "torch.compile" and "of the GPU" not in chain.needs and "aten::item" in chain.needs
@@ -294,7 +294,7 @@ def test_a_step_that_a_graph_launches_is_not_advised_graphs(tmp_path):
 
 
 def test_graphs_where_lengths_vary_are_priced_with_the_padding_that_they_need(tmp_path):
-    """Lengths of 100 to 102 become 128: the kernels take 1.27 times as long, and it may not be possible."""
+    """Lengths of 100 to 102 become 128: the kernels take 1.27 times as long, and the change may not be possible."""
     length = iter(range(100, 200))
 
     def begin(program: Program):
@@ -328,7 +328,7 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
         program.step(body)
     case = program.case(tmp_path)
     proposal = only(cuda_graphs, case)
-    # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
+    # The host finishes long before the GPU, which goes from kernel to kernel as with graphs.
     step = case.step_of(proposal.change(case.graph))
     assert step == pytest.approx(500 * (3 * US + compile_calibrated.NEXT_NS.value), rel=0.05)
     added = proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3
@@ -448,7 +448,7 @@ def test_a_loop_over_parameters_becomes_one_kernel(tmp_path):
 
 
 def test_a_profiler_that_steps_within_the_optimizer(tmp_path):
-    """The next step's range then begins in the optimizer's, and lies in it by its times."""
+    """The next step's range then begins within the optimizer's, and its times lie within it."""
     case = _optimizer(tmp_path, "AdamW", "aten::_foreach_mul_", 40, late=5 * US)
     assert ": 40 kernels a step" in only(optimizer, case).evidence[0].text
 

@@ -1,4 +1,4 @@
-"""A finding is changed in its own file: nothing else in the package names it by its id, or imports its module."""
+"""A finding can be changed in its own file alone: nothing else in the package names its id or imports its module."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gpuprof.tracefile.kineto.layout import TABLES
 PACKAGE = ROOT / "gpuprof"
 FOLDER = PACKAGE / "diagnosis" / "findings"
 ROOMS = ("diagnosis", "trial", "report", "interop", "doctor", "cli")
-"""Those that know of findings. Rooms below diagnosis name what files hold, and patches, which have files of their
-own."""
+"""The rooms that know about findings. Rooms below diagnosis name the contents of files, and patches, which have their
+own files."""
 OTHER_WORDS = {*DTYPES, *np.sctypeDict, *CAUSES, *SLOW_CALLS, *LUMPS, *PHASES, *CATEGORIES, *TABLES, *VERDICTS.values()}
 """Words that mean something else as well: types of numbers, causes of waiting, phases, kinds of kernels, tables. Alone
-they name no finding; where a finding is named they do."""
+they do not name a finding; where a finding's id is expected they do."""
 NAMING = {"id", "finding", "findings"}
 """Arguments, attributes and variables that hold a finding's id."""
 
@@ -75,7 +75,7 @@ def test_no_finding_is_named_outside_its_own_file():
 
 
 def test_no_finding_is_imported_by_its_module():
-    """Others find it in the registry, by what it declares."""
+    """Other code finds it in the registry, by what it declares."""
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")

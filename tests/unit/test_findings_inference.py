@@ -1,4 +1,4 @@
-"""Findings for inference: small programs whose fixed iteration a hand computation tells."""
+"""Findings for inference: small programs whose fixed iteration can be computed by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def inference(body: Callable[[Program], object], times: int = 3, name: str = "",
 
 
 def decode(program: Program, batch: int = 1, gpu: int = 100 * US, cache: int = 0) -> None:
-    """One token: each layer reads its weights, and the GPU is always at work."""
+    """Decodes one token: each layer reads its weights, and the GPU is always busy."""
     program.op("aten::embedding", PLAIN, dims=[[32_000, 1024], [batch, 1], [], [], []])
     for _ in range(LAYERS):
         if cache:
@@ -256,7 +256,7 @@ def test_every_finding_says_what_it_applies_to():
     "engine", ["vllm/v1/worker/gpu_model_runner.py(3380): x", "sglang/srt/managers/scheduler.py(9): x"]
 )
 def test_what_an_engine_takes_at_once_is_never_set_to_a_number(tmp_path, engine):
-    """A recording of one request says nothing of the option: 8 may be far below what is set, or its default."""
+    """A recording of one request does not show the option: 8 may be far below what is set, or below its default."""
     fix = str(only(continuous_batching, inference(small, frame=engine).case(tmp_path)).fix)
     assert fix.startswith("send 8 times the requests at once") and "lower" in fix
     assert not re.search(r"--max[\w-]+ \d", fix)

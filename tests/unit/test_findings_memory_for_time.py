@@ -85,13 +85,13 @@ def test_padding_costs_as_much_as_its_share_of_the_tokens(tmp_path):
     packed = only(padding, case, "packing")
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert after_us(case, packed) == pytest.approx(5000, rel=0.01)
-    # Products of 8192 rows are far above reading their weights: they scale with the rows.
+    # Matmuls of 8192 rows take far longer than reading their weights, so they scale with the rows.
     assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
     assert after_us(case, only(padding, case, "grouped")) == pytest.approx(5000 * (0.25 + 0.15 * 0.75), rel=0.03)
 
 
 def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
-    """Few recorded steps can be of batches that are padded less, or more."""
+    """The few recorded steps may have batches with less padding than usual, or more."""
     case = padded(tmp_path, 0.5)
     assert case.run
     case = case.with_facts(run=replace(case.run, work=StepWork(4.0, 8192.0, 4096.0, 1.0, 0.25)))
@@ -102,7 +102,7 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
 
 
 def test_rows_with_one_label_each_are_not_packed(tmp_path):
-    """A reward model or classifier reads one output per row: only the lengths of rows may become alike."""
+    """A reward model or classifier reads one output per row, so only batches of similar lengths are advised."""
     case = padded(tmp_path, 0.5)
     for name in ("Qwen2ForSequenceClassification", "PeftModelForSequenceClassification"):
         found = padding.find(case.with_facts(stack=replace(case.stack, model_class=name)))

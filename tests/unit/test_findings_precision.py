@@ -92,7 +92,7 @@ def test_autocast_moves_attention_and_what_lies_between(tmp_path):
 
 
 def test_formats_that_were_not_recorded_are_not_said_to_be_fine(tmp_path):
-    """Kernels of matrix multiplications without shapes: they may well run in fp32."""
+    """Matrix multiplications without recorded shapes may well run in fp32."""
     program = Program()
 
     def body() -> None:
@@ -128,7 +128,7 @@ def test_adapters_in_bf16_need_no_casts(tmp_path):
         program.step(lambda: [adapter(program) for _ in range(3)])
     case = program.case(tmp_path)
     assert case.step_ns / US == pytest.approx(3 * 2900, rel=0.01)
-    # Products keep 29 %, the scaling 50 %, the sum of two formats 40 %, casts nothing.
+    # Matmuls keep 29 % of their time, the scaling 50 %, the sum of two formats 40 %, casts nothing.
     each = 1000 + 600 * 0.29 + 200 * 0.5 + 500 * 0.4
     assert after_us(case, only(adapter_casts, case)) == pytest.approx(3 * each, rel=0.02)
 
@@ -141,7 +141,7 @@ def test_adapters_in_the_models_format_are_left_alone(tmp_path):
 
 
 def quantised(program: Program) -> None:
-    """A product of 1 ms with a weight of 16 M in 4 bits that takes 500 µs to unpack."""
+    """A matmul of 1 ms with a 4-bit weight of 16 M that takes 500 µs to unpack."""
     start = program.now
     unpack, packed = "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>", [8388608, 1]
     types = ["unsigned char", FLOAT]

@@ -1,4 +1,4 @@
-"""Findings about what the CPU stops for: allocating, planning, compiling, blocking copies, saving."""
+"""Findings about what stalls the CPU: allocating, planning, compiling, blocking copies, saving."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_attention_that_is_planned_in_most_steps(tmp_path):
 
 
 def _compiles(tmp_path, plans: bool) -> Analysis:
-    """Each step compiles for 60 ms, in which 200 candidates of a kernel are tried for 50 µs each, and takes 0.5 ms for
-    the first product of its shape."""
+    """Each step compiles for 60 ms, during which 200 candidates for a kernel are tried for 50 µs each, and takes 0.5 ms
+    for the first matmul of its shape."""
 
     def begin(program: Program):
         start = program.now
@@ -133,7 +133,7 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
 
 
 def test_work_of_the_processor_is_no_first_call(tmp_path):
-    """In addition to 5 ms of compiling: 40 ops of 1 ms that launch nothing, and 50 ms of one at every step."""
+    """In addition to 5 ms of compiling, 40 ops of 1 ms launch nothing, and one op takes 50 ms at every step."""
 
     def begin(program: Program):
         start = program.now
@@ -189,7 +189,7 @@ def test_pageable_copies_become_asynchronous(tmp_path):
     case = _copies(tmp_path, size, "Pageable")
     proposal = only(pageable_copies, case)
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
-    # The copy overlaps the host's work, which is longer than it is.
+    # The copy overlaps the host's work, which takes longer.
     assert saved == pytest.approx(size / 8, rel=0.03)
     assert "non_blocking=True" in str(proposal.fix)
 
@@ -199,7 +199,7 @@ def test_copies_to_pageable_memory_get_quicker_and_still_block(tmp_path):
     case = _copies(tmp_path, 24_000_000, "Pageable", way="DtoH")
     (proposal,) = pageable_copies.find(case)
     assert proposal.title == "pinned buffers for copies to the CPU" and proposal.odds < 0.9
-    assert case.roofline is not None
+    assert case.roofline is not None and case.roofline.ceilings.link_bytes_per_s is not None
     quick = 24e6 / case.roofline.ceilings.link_bytes_per_s * 1e9
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
     assert saved == pytest.approx(24_000_000 / 8 - quick, rel=0.05)
@@ -211,14 +211,14 @@ def test_copies_through_the_processor_leave_its_caches_to_the_rest(tmp_path):
     (proposal,) = pageable_copies.find(case)
     assert proposal.best and proposal.worst
     steps = [case.step_of(way(case.graph)) for way in (proposal.best, proposal.change, proposal.worst)]
-    # Bound by the host after it, which loses the copy, and at best and usually some of its other work.
+    # Afterwards the host limits the step; it loses the copy, and usually (and at best) some of its other work.
     rest = case.step_ns - 10 * MS
     for step, loss in zip(steps, allocator_calibrated.CACHE_LOSS.rising, strict=True):
         assert step == pytest.approx(loss * rest, rel=0.05)
 
 
 def test_a_copy_blocks_though_its_call_returns_a_little_before_it_ends(tmp_path):
-    """The driver lets the host go once the last piece is in its buffer: 7 µs before the end of 65 ms on an H200."""
+    """The driver releases the host once the last piece is in its buffer: on an H200 7 µs before the end of 65 ms."""
     cases = [_copies(tmp_path, 80_000_000, "Pageable", returns_ns) for returns_ns in (2 * US, -7 * US)]
     after, before = (case.sensitivities.transfer for case in cases)
     assert before == pytest.approx(after, rel=0.01) and before > 0.25
@@ -231,7 +231,7 @@ def test_no_pinning_of_what_is_pinned_or_small(tmp_path, size, memory):
 
 @pytest.mark.parametrize(("copies", "size"), [(12, 512), (2, 512), (12, 4_000_000)], ids=["small", "few", "large"])
 def test_small_tensors_that_each_layer_copies(tmp_path, copies: int, size: int):
-    """Each copy stops the CPU; a batch has a few tensors, and large ones are another fix's."""
+    """Each copy stops the CPU; a batch has only a few tensors, and large ones have another fix."""
 
     def within(program: Program, layer: int) -> None:
         if layer < copies:
@@ -264,7 +264,8 @@ def _saves(tmp_path, steps: int, steps_with: set[int]) -> Analysis:
 
 
 def test_the_mean_step_of_other_processes_is_known_less_well():
-    """However evenly one process steps: the next may run 6 % faster or slower, and a wide interval stays wide."""
+    """However even the steps of one process are, the next may run 6 % faster or slower, and a wide interval stays
+    wide."""
     even = Budget(100 * MS, 100 * MS, 100 * MS, 100 * MS, (), (), 0, 20, "free")
     assert even.of_processes == (pytest.approx(100 * MS / 1.06, abs=1), pytest.approx(106 * MS, abs=1))
     wide = replace(even, low=50 * MS, high=200 * MS)
@@ -272,7 +273,7 @@ def test_the_mean_step_of_other_processes_is_known_less_well():
 
 
 def test_saving_that_a_run_timed(tmp_path):
-    """Saving adds 225 ms to a mean step of 325: done a tenth as often, 22.5 ms of it are left."""
+    """Saving adds 225 ms to a mean step of 325; done a tenth as often, it adds 22.5 ms."""
     excess = (Excess("save", 225 * MS, 5), Excess("input", 1 * MS, 3))
     found = Budget(326 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
     case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
@@ -285,7 +286,7 @@ def test_saving_that_a_run_timed(tmp_path):
 
 
 def test_evaluation_in_larger_batches_has_the_room_that_training_shows(tmp_path):
-    """Of 225 ms an eighth is left where a step takes no longer for 8 times the samples; else nothing is known."""
+    """An eighth of 225 ms is left if a step takes no longer for 8 times the samples; otherwise nothing is known."""
     excess = (Excess("evaluation", 225 * MS, 5, every=20),)
     found = Budget(325 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
     case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)

@@ -1,4 +1,4 @@
-"""Findings about models of images, and advice for language models that such models do not get."""
+"""Findings about image models, and advice for language models that such models do not get."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def after_ms(case: Analysis, proposal) -> float:
 
 
 def number(program: Program) -> dict[str, Any]:
-    """Of an op that creates no node: the next one that does has the same."""
+    """The sequence number of an op that creates no node: the next op that does has the same."""
     return {"Sequence number": program.sequence + 1, "Fwd thread id": 0}
 
 
@@ -80,7 +80,7 @@ def encoder(program: Program, layers: int = 5) -> None:
 
 
 def captions(program: Program, shape: tuple[int, int] = (4, 77)) -> None:
-    """A text encoder that nothing trains."""
+    """A text encoder that is not trained."""
     program.op(
         "aten::embedding", "indexSelectLargeIndex", dims=[[49408, 768], list(shape), [], [], []], **number(program)
     )
@@ -163,7 +163,7 @@ def test_computing_them_once_is_counted_where_the_run_has_its_epochs(tmp_path, e
     case = of(tmp_path, encoder, network, run=run)
     found = list(frozen_encoder.find(case))
     if expected is None:
-        assert not found  # the work would only be moved
+        assert not found  # the work would only move elsewhere
     else:
         assert after_ms(case, found[0]) == pytest.approx(expected, rel=0.01)
         assert f"{max(100 * 5 / 1000, 1):.0f} s over the data first" in str(found[0].fix)

@@ -1,4 +1,4 @@
-"""The JSON of `gpuprof fit` next to its schema."""
+"""The JSON of `gpuprof fit` and its schema."""
 
 from __future__ import annotations
 

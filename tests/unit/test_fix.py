@@ -88,7 +88,7 @@ def _values(value: object) -> list[object]:
 
 
 def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
-    """On a recording with much to find; and of the names in the code of all findings."""
+    """For a recording with many findings, and for the names in the code of all findings."""
     case = case_of(RECORDING)
     for _, find in FINDINGS:
         for proposal in find(case):
@@ -107,7 +107,7 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
 
 
 def test_nothing_reads_the_text_of_a_fix():
-    """No regular expression over advice, no words of a rendered fix taken apart."""
+    """No regular expression reads advice, and no rendered fix is parsed."""
     for name in ("fixes", "own_flags", "run"):
         source = (Path(str(ROOT)) / "gpuprof" / "trial" / f"{name}.py").read_text(encoding="utf-8")
         assert "re.compile" not in source and "finding.fix." not in source and ".split()" not in source, name
@@ -115,13 +115,13 @@ def test_nothing_reads_the_text_of_a_fix():
 
 @pytest.mark.parametrize(("name", "value"), [("gpt_oss_20b_unsloth", "flex_attention"), ("eager_attention", "")])
 def test_a_trial_applies_the_implementation_that_is_advised(name: str, value: str):
-    """Attention with sinks has no SDPA: flex_attention is advised, and that is what is tried."""
+    """SDPA does not support attention with sinks: flex_attention is advised, and that is tried."""
     case = case_of(ROOT / "scenarios" / name / "recording")
     assert [one.fix.patch for one in eager_attention.find(case)] == [PatchValue("eager_attention", value)]
 
 
 def shown(fix: Fix) -> list[str]:
-    """Lines of code behind `>`, prose as it is."""
+    """Lines of code after `>`, prose unchanged."""
     return [f"> {one.text}" if one.code else one.text for one in fix.lines]
 
 

@@ -64,7 +64,7 @@ def test_a_fix_shows_what_it_gains_and_what_to_write():
 
 
 def test_the_report_begins_with_the_fix_that_the_terminal_begins_with():
-    """Also where the next one gains more surely: the order of the findings is the only rule."""
+    """Even if the next one gains more certainly: the order of the findings is the only rule."""
     found = diagnosis(
         finding(id="compile", title="the likely one", speedup=Range(1.03, 1.18, 1.29), changes="more samples"),
         finding(id="syncs", title="the sure one", speedup=Range(1.09, 1.17, 1.25)),
@@ -86,7 +86,7 @@ def test_the_report_begins_with_the_fix_that_the_terminal_begins_with():
     ],
 )
 def test_time_and_gain_agree(work, speedup, says):
-    """Also where the step itself is known less well than the gain: what is shown follows from the gain."""
+    """Even if the step itself is less certain than the gain: what is shown follows from the gain."""
     wide = Range(20 * MS, 74 * MS, 400 * MS)
     assert any(says in line for line in lines_of(finding(work=work, step_ns=wide, speedup=speedup)))
 
@@ -145,7 +145,7 @@ def test_the_json_is_valid():
 
 
 def test_an_uncertain_mean_step_makes_predicted_steps_uncertain_and_gains_less_so():
-    """Where half its interval is a tenth of the mean step or more."""
+    """Applies where half its interval is a tenth of the mean step or more."""
     mean = 80 * MS
     for half, said in ((4 * MS, False), (20 * MS, True)):
         budget = Budget(mean, mean - half, mean + half, 74 * MS, (), (), 6 * MS, 20, "free")

@@ -1,4 +1,4 @@
-"""What is considered and not advised, with its reason; and what a fix costs before it gains."""
+"""Fixes that are considered and not advised, with the reason; and what a fix costs before it gains."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_may_gain_nothing_is_not_advised(found: Fixes):
 
 @pytest.mark.parametrize("bound", ["host", "input"])
 def test_what_is_expected_to_gain_most_comes_first_whatever_the_verdict_names(bound: Bound, tmp_path: Path):
-    """Batches of 14 ms prepared by the main process, then many launches."""
+    """The main process prepares batches for 14 ms, then there are many launches."""
     program = Program()
 
     def body() -> None:
@@ -152,7 +152,7 @@ def test_starting_again_counts_while_the_training_runs(case: Analysis, tmp_path:
 
 
 def test_the_time_to_compile_grows_with_the_kernels_and_with_other_lengths():
-    """Measured on an H200's host, in seconds: Llama with 4, 12 and 24 layers, BERT, ResNet-50."""
+    """In seconds, measured on an H200's host: Llama with 4, 12 and 24 layers, BERT, ResNet-50."""
     measured = {544: 20.9, 1520: 32.7, 2984: 47.5, 704: 40.1, 721: 39.6}
     inside = 0
     for kernels, seconds in measured.items():
@@ -175,7 +175,7 @@ def test_a_fix_that_failed_when_tried_is_listed_as_failed_and_not_advised(case: 
 
 
 def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(found: Fixes):
-    """CUDA graphs gain more than workers on a step that the verdict calls input-bound; fix 2 acts on input."""
+    """CUDA graphs gain more than workers on a step that the verdict calls input-bound; fix 2 concerns the input."""
     first, other = found.findings[0], replace(found.findings[0], id="input_workers", acts_on=("input",))
     assert first.acts_on[0] == "host"
     diagnosis = host_bound()
@@ -203,7 +203,7 @@ def test_what_a_fix_would_change_in_words(gain: float, said: str, case: Analysis
 
 
 def test_a_wait_that_goes_with_a_fix_is_said(case: Analysis):
-    """Little is taken off the GPU, and the step gets 20 % shorter."""
+    """The GPU saves little, and yet the step gets 20 % shorter."""
     little = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
     saved_ns = 0.001 * case.graph.duration_ns[case.graph.on_gpu].sum() / case.steps
     text = small_change(case, little, Range(1.25, 1.25, 1.25))
@@ -214,7 +214,7 @@ def test_a_wait_that_goes_with_a_fix_is_said(case: Analysis):
 
 @pytest.mark.parametrize(("low", "risky"), [(0.6, True), (1.0, False)])
 def test_an_expected_gain_that_its_risk_outweighs_is_named_with_the_risk(low: float, risky: bool, case: Analysis):
-    """Half of a fix's outcomes gain 8 %, others cost far more: it is not worth trying on average."""
+    """Half of a fix's outcomes gain 8 %, the others cost far more: on average it is not worth trying."""
     proposal = Proposal("little", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.999))
     step = Range(1, 1, 1)
     one = predict._Predicted("compile", proposal, Prediction(step, Range(low, 1.08, 1.1 if risky else 1.5)))

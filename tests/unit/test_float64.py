@@ -1,4 +1,4 @@
-"""Kernels in float64: half the time in fp32, where they are more than a floor; not for a metric or two."""
+"""Kernels in float64: half the time in fp32, if they exceed a minimum; not for a metric or two."""
 
 from __future__ import annotations
 

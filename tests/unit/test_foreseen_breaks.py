@@ -1,4 +1,4 @@
-"""torch.compile before it is used: breaks that can be foreseen, blocks as an entry of their own, compile time."""
+"""torch.compile before it is used: foreseeable breaks, blocks as a separate entry, compile time."""
 
 from __future__ import annotations
 

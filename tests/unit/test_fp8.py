@@ -37,7 +37,8 @@ M, K, N = 64.0, 32.0, 16.0
 
 
 def test_bytes_of_casts_by_hand():
-    """x: read for the maximum, read again, two bytes written; w: the same with one layout, the other one later."""
+    """x is read for the maximum, read again, and two bytes are written; w likewise with one layout, the other one
+    later."""
     assert cast_kernels(TENSORWISE, FORWARD, M, K, N) == [2 * M * K, 0, 4 * M * K, 2 * K * N, 0, 3 * K * N]
     assert cast_kernels(TENSORWISE, GRAD_INPUT, M, K, N) == [2 * M * N, 0, 4 * M * N, 3 * K * N]
     assert cast_kernels(TENSORWISE, FORWARD, M, K, N, casts_input=False) == [2 * K * N, 0, 3 * K * N]
@@ -51,7 +52,7 @@ def test_times():
 
 
 H100 = {"flops": 0.78 * 989e12, "bytes_per_s": 2.4e12}
-"""What torchao's roofline takes of the H100s that its figures were measured on."""
+"""What torchao's roofline assumes about the H100s on which its figures were measured."""
 
 
 def speedup(m: float, k: float, n: float, recipe: Recipe = TENSORWISE, **gpu: float) -> float:
@@ -128,7 +129,7 @@ def test_large_layers_gain_by_the_formula(tmp_path: Path):
     )
     back = cast_ns(cast_kernels(TENSORWISE, GRAD_INPUT, 8192, 4096, 14336), bandwidth, calibrated.KERNEL_NS.value)
     gemms = 18 * matmul_ns(kernel, calibrated.RATIO.value, kernels_calibrated.MATMUL_ADDED_NS.value)
-    # The six layers multiply rows of the same shape one after the other: one cast.
+    # The six layers multiply rows of the same shape one after the other, with one cast.
     expected = gemms + first + 5 * other + 6 * back + 12 * 5 * US
     assert then == pytest.approx(expected, rel=0.05)
     assert proposal.best is not None and proposal.worst is not None
@@ -139,7 +140,7 @@ def test_large_layers_gain_by_the_formula(tmp_path: Path):
 
 
 def test_few_tokens_gain_nothing(tmp_path: Path):
-    """The casts of the weights take what the multiplications save."""
+    """The casts of the weights take as much as the multiplications save."""
     kernel = round(2 * 512 * 4096 * 14336 / 650e12 * 1e9)
     case = layered(tmp_path, 512, 4096, 14336, kernel)
     proposal = only(fp8, case)
@@ -171,7 +172,7 @@ def test_what_fp8_cannot_take_over_is_left_out(tmp_path: Path, shape: tuple[int,
 @pytest.mark.parametrize("name", [name for name, one in MODELS.items() if one.gpu_bound])
 @pytest.mark.parametrize("change", ["fp8", "fp8_rowwise"])
 def test_measured_models_gain_what_their_shapes_say(name: str, change: str):
-    """Timed on an H200: the sign is right, or the gain is near 1, and the interval holds."""
+    """Timed on an H200: the sign is right or the gain is near 1, and the interval contains the gain."""
     truth = scenario(f"programs/{name}").truth
     assert truth is not None
     with_fp8 = statistics.median(one["free_ms"] for one in truth["processes"] if one["fix"] == change)

@@ -18,10 +18,10 @@ PRODUCT, WEIGHT, INPUT = 400 * US, 100 * US, 200 * US
 
 
 class Model(Program):
-    """Linear layers that cast what they are given in fp32."""
+    """Linear layers that cast their fp32 inputs."""
 
     def cast_in(self, shape: list[int], gpu: int, recorded: bool) -> int:
-        """A cast within a layer: its number."""
+        """Records a cast within a layer; returns its number."""
         start, number = self.now, self.sequence + 1
         arguments: dict[str, Any] = {"Sequence number": number, "Fwd thread id": 0}
         self.launch(PLAIN, (start + 2 * US, start + 5 * US), gpu, grid=GRID)
@@ -36,7 +36,7 @@ class Model(Program):
         return number
 
     def layer(self, trained: bool, cast_input: bool) -> list[int]:
-        """The numbers of the casts that autograd records."""
+        """Records a layer; returns the numbers of the casts that autograd records."""
         start, found = self.now, list[int]()
         self.now += US
         number = self.cast_in([SIDE, SIDE], WEIGHT, trained)

@@ -1,4 +1,4 @@
-"""Sorts of whole rows of which the next op sees the first few values."""
+"""Sorts of whole rows of which the next op uses the first few values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SORT, CAST = 10_000 * US, 500 * US
 
 
 def sorting(folder: Path, seen: int, gpu: int = SORT) -> Analysis:
-    """A GPU-bound step that sorts rows, and whose next op sees `seen` values of each."""
+    """A GPU-bound step that sorts rows, and whose next op uses `seen` values of each."""
     program = Program()
 
     def body():

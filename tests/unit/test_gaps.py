@@ -31,7 +31,7 @@ def test_item_is_a_sync_and_a_pageable_copy_a_transfer():
         trace.op(op, 100, 900)
         trace.launch("Memcpy DtoH (Device -> Pageable)", (200, 800), (300, 310), cat="gpu_memcpy")
         trace.launch("k", (950, 960), (960, 1000))
-        # In the copy call and the device idle: before the copy began, and after it had ended.
+        # Time in the copy call with an idle device: before the copy began, and after it had ended.
         assert causes(trace)[cause] == (300 - 200) + (800 - 310), cause
 
 

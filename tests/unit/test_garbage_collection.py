@@ -1,4 +1,5 @@
-"""Garbage that is collected in every step: found by what the recorder measured, placed where the CPU was silent."""
+"""Garbage that is collected in every step: found through the recorder's measurements, placed where the CPU recorded
+nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ WORK = 200
 
 
 def recorded(folder: Path, collects: list[int], silent_ms: float = COLLECTS_MS) -> Diagnosis:
-    """A launch-bound run whose every recorded step is silent for a while; `collects`: ms of each timed step."""
+    """A launch-bound run in which every recorded step has a stretch without events; `collects`: ms of each timed
+    step."""
     folder.mkdir(parents=True)
     program = Program()
 

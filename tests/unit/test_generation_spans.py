@@ -1,4 +1,4 @@
-"""Generation within a training: by ranges that mark it, else by series of single-token forward passes."""
+"""Generation within a training: found by ranges that mark it, otherwise by series of single-token forward passes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def recorded(path: Path, length: int, marked: bool, then: Callable[[], None] = l
 
 
 def generated(timeline: Timeline, name: str) -> tuple[int, int]:
-    """Of the ops of this name, those in generation, and all."""
+    """How many of the ops of this name are in generation, and how many there are."""
     trace = timeline.trace
     rows = np.flatnonzero(trace.rows_named(trace.ops.name, name.__eq__))
     return int(np.sum(timeline.host.op[rows] == GENERATION)), len(rows)
@@ -71,7 +71,7 @@ def test_decoding_is_not_a_forward_pass(tmp_path: Path, marked: bool):
     timeline = recorded(tmp_path / "trace.json", LENGTH, marked)
     mine, all_ = generated(timeline, "aten::embedding")
     assert all_ == 3 * (LENGTH + 1)
-    # Without marks the prompt, which is no single token, is not seen to belong to it.
+    # Without marks the prompt, which is not a single token, is not recognised as part of it.
     assert mine == 3 * LENGTH - (0 if marked else 3)
     names = {PHASES[code] for code in np.unique(timeline.host.op).tolist()}
     assert {"forward", "backward", "optimizer", "generation"} <= names
@@ -127,12 +127,13 @@ VERL = {
     ("generate_sequences", "compute_rm_score"): ["generation", "reward"],
     ("update_actor",): [],
 }
-"""Marks → phases, without those of training, whose parts are found by other means."""
+"""Marks → phases, without those of training, whose parts are found in other ways."""
 
 
 @pytest.mark.parametrize("names", VERL)
 def test_marks_of_a_framework(tmp_path: Path, names: tuple[str, ...]):
-    """verl's timers count where several of them are there; one alone may be anything, a worker's method may not."""
+    """verl's timers count where several of them are present, as one alone may be anything; a worker's method counts
+    alone."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profiler:
         for name in names:
@@ -196,8 +197,8 @@ def test_a_profiler_that_cannot_pause_leaves_no_range():
 
 
 def test_a_decoder_that_is_trained_step_by_step_does_not_generate(tmp_path):
-    """One token of each sequence in each call, and a backward pass through all of them; the same without gradients
-    generates."""
+    """Each call takes one token of each sequence, and a backward pass goes through all calls; the same without
+    gradients is generation."""
     model = Model()
 
     def decode():

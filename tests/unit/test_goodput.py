@@ -1,4 +1,4 @@
-"""Goodput: the wall time of a run is split without rest, and each cause is where it was put."""
+"""Goodput: the wall time of a run is split completely, and each cause gets the time that the test gave it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = 1_700_000_000 * S
 
 
 def lines(*stages: tuple[str, int, int, dict[str, int]], begin: int) -> list[dict[str, Any]]:
-    """Steps of some stages, each (stage, how many, ns of each, further keys)."""
+    """Steps of several stages, each (stage, how many, ns of each, further keys)."""
     found, now = [], begin
     for stage, count, ns, more in stages:
         for _ in range(count):
@@ -35,7 +35,7 @@ def run(**manifest: Any) -> RecordedGoodput:
         ("baseline_free", 1, 600 * MS, {"save_ns": 500 * MS}),
         ("trace", 5, 200 * MS, {}),
         ("after", 80, 100 * MS, {}),
-        ("after", 1, 100 * MS + 500 * MS + 2 * S, {}),  # saving again, which nothing measures now; writing the trace
+        ("after", 1, 100 * MS + 500 * MS + 2 * S, {}),  # saving again, which is no longer measured; writing the trace
         begin=START + 30 * S,
     )  # fmt: skip
     ended = steps[-1]["unix_ns"] + 7 * S

@@ -1,4 +1,4 @@
-"""GPUs of one process that take turns: distinguished from those that work together."""
+"""GPUs of one process that take turns are distinguished from those that work together."""
 
 from __future__ import annotations
 

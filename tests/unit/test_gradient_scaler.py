@@ -14,8 +14,8 @@ KERNELS = 50
 
 
 def scaled(tmp_path, between: str = "") -> Analysis:
-    """A GPU-bound pass; the scaler looks, collects gradients for 1 ms, reads; then the optimizer's lists, and slow host
-    work. `between`: an op between the read and the optimizer's step."""
+    """A GPU-bound pass; the scaler checks gradients, collects them for 1 ms and reads the result; then the optimizer's
+    lists, and slow host work. `between`: an op between the read and the optimizer's step."""
     program = Program()
 
     def body():
@@ -49,7 +49,7 @@ def test_a_fused_optimizer_does_not_wait_for_the_scalers_verdict(tmp_path):
 
 
 def test_other_reads_before_the_step_stay(tmp_path):
-    """Another op lies between the read and the step: it is not scaler.step's."""
+    """Another op lies between the read and the step, so the read is not scaler.step's."""
     case = scaled(tmp_path, between="aten::add")
     proposal = only(optimizer, case)
     assert "scaler" not in proposal.evidence[0].text

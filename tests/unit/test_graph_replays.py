@@ -1,4 +1,4 @@
-"""Micro-batches of a model in CUDA graphs: nothing that a replay overwrites is used after it."""
+"""Micro-batches of a model in CUDA graphs: nothing is used after a replay has overwritten it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Model(torch.nn.Module):
 
 @pytest.fixture
 def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was marked as the begin of a replay."""
+    """What was marked as the beginning of a replay."""
     found: list[str] = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: found.append("begin"))
     return found

@@ -1,4 +1,4 @@
-"""What `gpuprof hang` reads and says, on dumps that are made here."""
+"""What `gpuprof hang` reads and says, on generated dumps."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_of_two_ranks_the_usual_call_is_what_the_group_called_before(tmp_path: P
 
 
 def test_ranks_that_only_receive_have_no_types(tmp_path: Path):
-    """Inputs of a scatter are those of its source."""
+    """Only the source of a scatter has inputs."""
     dumps = {rank: [entry(1, "scatter"), entry(2, done=False)] for rank in range(3)}
     for rank in (1, 2):
         dumps[rank][0] |= {"input_sizes": [], "input_dtypes": []}
@@ -197,7 +197,7 @@ def test_a_batch_of_transfers_is_in_the_state_of_its_end(tmp_path: Path, done: b
 
 
 def test_a_rank_whose_entries_of_a_group_were_overwritten_is_not_missing(tmp_path: Path):
-    """Group 0's last call is older than all that the recorder still holds; its status knows of it."""
+    """Group 0's last call is older than everything that the recorder still holds; its status includes the call."""
     dumps = {0: [entry(3, done=False), entry(1, group="1")], 1: [entry(1, group="1")]}
     written(tmp_path, dumps, {"0": [0, 1], "1": [0, 1]})
     path = tmp_path / "nccl_trace_rank_1"
@@ -216,7 +216,7 @@ def test_a_rank_far_ahead_is_still_seen_to_wait(tmp_path: Path):
 
 
 def test_with_nccl_a_rank_that_waits_may_stand_in_any_line(tmp_path: Path):
-    """0 waits for 1 in a group of both; 1 stands at loss.item(), as it waits for 2 in another."""
+    """0 waits for 1 in a group of both; 1 is at loss.item(), as it waits for 2 in another."""
     dumps = {0: [entry(1, done=False, group="1")], 1: [entry(1, done=False, group="2")], 2: [entry(1, group="0")]}
     states, _ = states_of([str(written(tmp_path, dumps, {"0": [0, 1, 2], "1": [0, 1], "2": [1, 2]}))])
     line = ThreadStack((DumpFrame("/home/me/train.py", 31, "step"),))
@@ -224,7 +224,7 @@ def test_with_nccl_a_rank_that_waits_may_stand_in_any_line(tmp_path: Path):
 
 
 def test_two_recorders_of_a_rank_are_both_read(tmp_path: Path):
-    """NCCL and gloo number the collectives of a group each by itself; the second waits in gloo's third."""
+    """NCCL and gloo number a group's collectives separately; the second rank waits in gloo's third."""
     for rank in (0, 1):
         written(tmp_path, {rank: [entry(seq) for seq in (1, 2, 3)]}, {"0": [0, 1]})
         (tmp_path / f"nccl_trace_rank_{rank}").rename(tmp_path / f"flight.rank{rank}")

@@ -1,4 +1,4 @@
-"""Files of a run's folder that are damaged, too large for what they are, or no files at all."""
+"""Files in a run folder that are damaged, too large for their kind, or not files at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house keeps its order: floors, words that must not appear, and a start that is quick."""
+"""The structure of the package: floors, words that must not appear, and a quick start."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ ALONE = {
     "units": set(),
     "value_range": set(),
 }
-"""Rooms held to less than the floors below them: they run inside the process that is profiled, or are pure data."""
+"""Rooms that may import less than all floors below them: they run inside the profiled process, or are pure data."""
 
 STANDARD_LIBRARY_ONLY = {"bounds", "documents", "nsight", "runfile", "errors", "calibration", "units", "value_range"}
 API = {"load", "diagnose", "compare", "project", "with_arguments", "Recorder"}
 
 
 def python_files() -> list[Path]:
-    """Every module of the package but the public face, which may reach anywhere if it does so lazily."""
+    """Every module of the package except the public API, which may import anything if it does so lazily."""
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
 
 
@@ -75,7 +75,7 @@ def room_of(path: Path) -> str:
 
 
 def imports_of(path: Path, root: Path = ROOT) -> list[str]:
-    """Dotted names of what a file imports, wherever in it; `from a import b` gives `a.b`."""
+    """Dotted names of all imports in a file; `from a import b` gives `a.b`."""
     package = path.relative_to(root).parent.parts
     found = []
     for module, level, names in import_statements(path.read_text(encoding="utf-8")):
@@ -86,7 +86,8 @@ def imports_of(path: Path, root: Path = ROOT) -> list[str]:
 
 @cache
 def import_statements(source: str) -> list[tuple[str | None, int, list[str]]]:
-    """Module (None for `import a`), number of dots, and names of each import; several tests ask for those of a file."""
+    """Module (None for `import a`), number of dots, and names of each import in a file; several tests share the
+    result."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -110,21 +111,21 @@ def test_each_floor_imports_only_from_floors_below():
     for path in python_files():
         room = room_of(path)
         if room == "__main__":
-            continue  # the same as the command
+            continue  # an alias of the command
         assert room in known, f"gpuprof/{room} is on no floor: say in FLOORS where it stands"
         for name in imports_of(path):
             head, _, rest = name.partition(".")
             target = rest.split(".")[0]
             if head != "gpuprof" or target.startswith("__"):
                 continue
-            # Only commands call the public API; inside the house one imports from the room itself.
+            # Only commands call the public API; other code imports from the room itself.
             if target not in allowed_rooms(room) and not (room == "cli" and target in {*API, ""}):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
 def import_graph(paths: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
-    """For each module of `paths` those of the others that it imports, in functions and for type checkers too."""
+    """For each module of `paths` the others that it imports, including imports in functions and for type checkers."""
     modules = {module_of(path, root): path for path in paths}
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
@@ -137,7 +138,7 @@ def import_graph(paths: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[str]:
-    """One circle of each group of modules that reach each other, in words: `a -> b -> a`."""
+    """One circle for each group of modules that reach each other, as text: `a -> b -> a`."""
     reachable = {start: _reachable(graph, start) for start in graph}
     seen: set[str] = set()
     found = []
@@ -171,7 +172,7 @@ def _way_back(graph: dict[str, set[str]], start: str) -> list[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Inside a room too: of two modules one is the lower, and can be read and tested without the other."""
+    """This holds inside a room too: of two modules the lower one can be read and tested without the other."""
     found = circles(import_graph(python_files()))
     assert not found, "modules import each other: " + "; ".join(found)
 
@@ -191,8 +192,8 @@ def test_circles_are_found_and_named(tmp_path: Path):
 
 
 def folder_graphs(graph: dict[str, set[str]]) -> dict[str, dict[str, set[str]]]:
-    """For each package what lies directly in it, modules and folders, and which of these import which: a folder imports
-    what any module below it does."""
+    """For each package the modules and folders directly in it, and which of them import which: a folder imports what
+    any module below it imports."""
     packages: dict[str, dict[str, set[str]]] = {}
     for module, imported in graph.items():
         for other in imported:
@@ -206,7 +207,7 @@ def folder_graphs(graph: dict[str, set[str]]) -> dict[str, dict[str, set[str]]]:
 
 
 def test_no_folders_import_each_other_in_a_circle():
-    """At every depth: of two things in one folder, each a module or a folder, one is the lower."""
+    """At every depth, of two modules or folders in one folder, one is the lower."""
     graphs = folder_graphs(import_graph(python_files()))
     assert {"gpuprof", "gpuprof.diagnosis", "gpuprof.diagnosis.detect", "gpuprof.tracefile"} <= set(graphs)
     found = [f"in {package}: {circle}" for package, graph in graphs.items() for circle in circles(graph)]
@@ -227,7 +228,7 @@ LISTS = {"calibration", "cli", "diagnosis/findings", "record", "record/patches"}
 
 
 def test_a_folder_has_at_most_20_modules():
-    """More than that no one reads: sub-folders say what belongs together."""
+    """Longer lists are hard to read; sub-folders show what belongs together."""
     folders = [path for path in PACKAGE.rglob("*") if path.is_dir() and str(path.relative_to(PACKAGE)) not in LISTS]
     sizes = {str(path.relative_to(PACKAGE)): len(set(path.glob("*.py")) - {path / "__init__.py"}) for path in folders}
     assert len(sizes) > 40
@@ -245,7 +246,7 @@ def test_no_two_classes_have_one_name():
 
 
 def test_findings_stand_alone():
-    """A finding imports no other finding, nor what stands above them; what several need is in `detect`."""
+    """A finding imports no other finding and nothing above findings; what several need is in `detect`."""
     findings = PACKAGE / "diagnosis" / "findings"
     above = ("gpuprof.diagnosis.findings", "gpuprof.diagnosis.comparison", "gpuprof.diagnosis.projection_input")
     detect = PACKAGE / "diagnosis" / "detect"
@@ -266,13 +267,13 @@ FINDINGS_RUN = (
     "result.run_model",
     "result.value_range",
 )
-"""Of the room above them, what findings run: facts, and the plain data that they are about or make."""
+"""The parts of the room above that findings may run: facts, and the plain data that they read or produce."""
 FINDINGS_NAME = ("analysis", "mean_step.run_budget", "recorded.frozen_passes")
-"""What they only name the types of, so that `gpuprof explain` starts without it."""
+"""Modules of which they only use types, so that `gpuprof explain` starts without them."""
 
 
 def test_findings_take_their_facts_from_detect():
-    """Everything else in diagnosis is above them, and named at most as a type of what they are given."""
+    """Everything else in diagnosis is above them, and used at most as the type of an argument."""
     prefix, wrong = "gpuprof.diagnosis.", []
     for path in (PACKAGE / "diagnosis" / "findings").glob("*.py"):
         if path.name == "__init__.py":
@@ -307,7 +308,7 @@ def test_each_circle_is_named_once(graph: dict[str, set[str]], expected: list[st
 
 
 def test_some_rooms_use_only_the_standard_library():
-    """The GPU layer also uses pynvml, where that is installed."""
+    """The GPU layer also uses pynvml if it is installed."""
     for path in python_files():
         room = room_of(path)
         if room in STANDARD_LIBRARY_ONLY or room == "devices":
@@ -317,7 +318,7 @@ def test_some_rooms_use_only_the_standard_library():
 
 
 def test_no_module_bears_a_name_of_the_api():
-    """`gpuprof.load` is a function; a module of that name would take its place once imported."""
+    """`gpuprof.load` is a function; a module of that name would replace it once imported."""
     taken = {path.name.removesuffix(".py") for path in PACKAGE.iterdir()} & API
     assert not taken
 
@@ -338,10 +339,11 @@ def in_new_python(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.measures_time
 def test_help_is_quick():
     """`gpuprof --help` takes no more processor time than Python with three imports like that of numpy."""
     bare, command = [sys.executable, "-c", "pass"], [sys.executable, "-m", "gpuprof", "--help"]
-    processor_s(command)  # bytecode is compiled once, and that is not what a user waits for
+    processor_s(command)  # bytecode is compiled only once, so users do not wait for it
     numpy = [sys.executable, "-c", "import numpy"]
     bare_s, help_s, numpy_s = (min(processor_s(one) for _ in range(3)) for one in (bare, command, numpy))
     assert help_s - bare_s < 3 * (numpy_s - bare_s)
@@ -357,7 +359,7 @@ def processor_s(command: list[str]) -> float:
 
 
 def project_files() -> list[Path]:
-    """What is, or would be, under version control; outside of a clone, every file there is."""
+    """Files that are, or would be, under version control; outside a clone, every file."""
     if shutil.which("git") and (ROOT / ".git").exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -373,7 +375,7 @@ def test_no_file_names_the_machine_it_was_written_on():
     folders, library = (b"/" + b"work/", b"/" + b"farm/"), re.compile(rb"(?<!\w)\." + rb"library\b")
 
     def names_it(data: bytes) -> bool:
-        """Whether a place is in it; the expression, which is slow, is asked only where the word is."""
+        """Whether it names a place; the slow expression is only tried where the word occurs."""
         return any(folder in data for folder in folders) or (b"library" in data and library.search(data) is not None)
 
     named = [str(path.relative_to(ROOT)) for path in project_files() if names_it(path.read_bytes())]

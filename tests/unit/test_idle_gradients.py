@@ -1,4 +1,4 @@
-"""Gradients that no optimizer uses: counted in the model, and taken off the backward pass."""
+"""Gradients that no optimizer uses: counted in the model, and removed from the backward pass."""
 
 from __future__ import annotations
 

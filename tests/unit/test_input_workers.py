@@ -1,4 +1,4 @@
-"""Batches that the training prepares itself, or that its workers prepare too slowly."""
+"""Batches that the training prepares itself or that its workers prepare too slowly."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def fed_by(loader: str, batch_ms: int = 22, old: bool = False, gpu: int = 380 * 
 
 
 def test_gaps_while_a_batch_is_prepared_are_the_inputs(tmp_path: Path):
-    """A CPU that launches faster could hide the batch behind the GPU's work, and gains as much as no batch at all; what
-    the GPU waits for, as recorded, is the batch."""
+    """A CPU that launches faster could hide the batch behind the GPU's work, and would gain as much as no batch at all;
+    but in the recording the GPU waits for the batch."""
     found = gpuprof.diagnose(fed_by(OWN).trace.write(tmp_path / "trace.json"))
     assert found.verdict.bound == "input"
     assert found.sensitivities is not None and found.sensitivities.host < found.sensitivities.input
@@ -84,7 +84,8 @@ def test_a_recording_of_2021_without_workers_is_input_bound():
 
 
 def test_a_step_takes_the_batches_of_the_timed_steps(tmp_path: Path):
-    """They accumulate one batch each, the recorded ones two: workers feed the mean step, which is that of the timed."""
+    """They accumulate one batch each, the recorded ones two: workers feed the mean step, which is that of the timed
+    steps."""
     made = {"batches": 12, "batch_ns": 200 * MS, "batch_cpu_ns": 200 * MS, "spread": 0.0}
     builder = RunBuilder().stage("baseline_free", [80.0] * 12)
     builder.stage("warmup", [190.0]).stage("trace", [188.0] * 3, micro_steps=2)

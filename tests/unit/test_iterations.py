@@ -49,7 +49,7 @@ def test_an_iteration_of_one_step_is_as_long_as_the_mean_step():
 
 
 def line(step: int, stage: str, phases: dict[str, int], **more: Any) -> dict[str, Any]:
-    """A step's line; phases in ms."""
+    """The line of a step; phases are in ms."""
     times = {name: ms * MS for name, ms in phases.items()}
     ns = sum(times.values())
     return {
@@ -98,7 +98,7 @@ def test_the_phases_sum_to_the_mean_exactly(tmp_path: Path):
     assert found is not None
     assert sum(one.ns for one in found.phases) == found.mean_ns
     assert sum(one.ns for one in iteration_words.bar(found)) == found.mean_ns
-    assert found.count == 6  # the first one made everything for the first time
+    assert found.count == 6  # the first one did everything for the first time
     generation = next(one for one in found.phases if one.phase == "generation")
     assert generation.low_ns <= generation.ns <= generation.high_ns
 
@@ -122,7 +122,7 @@ def test_steps_that_are_missing_part_iterations():
 def test_a_supervised_run_has_none(tmp_path: Path):
     lines = [line(n, "baseline_free", {"forward": 10, "other": 1}) for n in range(1, 9)]
     assert budget_of(tmp_path / "run", lines) is None
-    # A validation that generates now and then is none either.
+    # An occasional validation that generates is none either.
     lines[3] = generating(4)
     assert budget_of(tmp_path / "other", lines) is None
 
@@ -180,7 +180,7 @@ def test_decoding_at_the_pace_of_the_gpu_needs_a_recording(usual: Iteration):
     assert str(found["decode_cpu"].fix) == (
         'cache_implementation="static"\ntrainer.generation_config.disable_compile = False'
     )
-    assert found["decode_cpu"].patch is None  # no argument does that
+    assert found["decode_cpu"].patch is None  # no argument for that exists
     other = {one.id: one for one in changes(recorded, replace(GRPO, name="OnlineDPOTrainer"))}["decode_cpu"]
     assert other.fix == 'cache_implementation="static"' and other.patch is not None
     engine = found["serving_engine"]
@@ -204,7 +204,7 @@ BUSY = (
 
 
 def priced(iteration: Iteration, trainer: Trainer = GRPO) -> dict[str, float]:
-    """Change → ms that it is expected to save, however little."""
+    """Change → ms that it is expected to save, even if little."""
     from gpuprof.diagnosis.iterations.changes import _ALL
 
     found = [one for make in _ALL for one in make(iteration, trainer)]
@@ -212,7 +212,8 @@ def priced(iteration: Iteration, trainer: Trainer = GRPO) -> dict[str, float]:
 
 
 def test_ended_sequences_cost_where_the_gpu_limits(usual: Iteration):
-    """Where the CPU keeps up with its steps, less what each call costs: short completions do not gain, long ones do."""
+    """This applies where the CPU keeps up with its steps, less the cost of each call: short completions do not gain,
+    long ones do."""
     assert "ended_sequences" not in priced(usual)
     assert priced(replace(usual, recorded=BUSY))["ended_sequences"] == 0  # 322 ms for 500
     assert usual.generation is not None
@@ -224,7 +225,8 @@ def test_ended_sequences_cost_where_the_gpu_limits(usual: Iteration):
 
 
 def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
-    """Of float32 weights under autocast it is not: generation raises an error, so the weights change, too."""
+    """With float32 weights under autocast it is not, and generation raises an error, so the fix changes the weights
+    too."""
     waiting = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))
     assert {one.id: one.changes for one in changes(waiting, GRPO)}["decode_cpu"] is None
     fields = frozenset({*FIELDS, "model_init_kwargs"})
@@ -234,7 +236,7 @@ def test_a_static_cache_has_to_be_of_the_type_of_its_keys(usual: Iteration):
 
 
 def test_more_prompts_share_what_does_not_grow_with_them(usual: Iteration):
-    """It is half of what `project --set` says of twice the batch."""
+    """The price is half of what `project --set` says for twice the batch."""
     waiting = (RecordedPhase("generation", 400 * MS, 40 * MS), *BUSY[1:])
     recorded = replace(usual, recorded=waiting)
     found = {one.id: one for one in changes(recorded, GRPO)}["rollout_batch"].iteration_ns
@@ -243,7 +245,8 @@ def test_more_prompts_share_what_does_not_grow_with_them(usual: Iteration):
     assert [2 * found.low, 2 * found.expected, 2 * found.high] == pytest.approx(
         [twice.low, twice.expected, twice.high], abs=2
     )
-    # The GPU works for 9/10 of 350 ms of training, so that takes longer; decoding, which it hardly does, does not.
+    # The GPU works for 9/10 of the 350 ms of training, which therefore takes longer; it hardly works while decoding,
+    # which does not.
     assert 1000 * MS < found.expected < 1250 * MS
 
 

@@ -1,4 +1,4 @@
-"""The JSON of a diagnosis: what its schema says, for any content."""
+"""The JSON of a diagnosis follows its schema, for any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What autograd keeps, as counted from recorded ops, against what it keeps."""
+"""What autograd keeps: counted from recorded ops, compared with what it really keeps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def adapted(built, dtype):
 
 
 def measured(built, ids) -> float:
-    """Bytes of the different storages that autograd holds of a forward pass, parameters left out."""
+    """Bytes of the distinct storages that autograd holds after a forward pass, without parameters."""
     own = {parameter.untyped_storage().data_ptr() for parameter in [*built.parameters(), *built.buffers()]}
     sizes, alive = {}, []
 

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.detect.batches.longest_samples import SAME, longer_batche
 
 
 def test_a_batch_is_as_long_as_the_longest_of_those_that_it_is_made_of():
-    # Of lengths spread evenly over 0 to 1 the longest of k is k/(k + 1) long on average, where one is a half.
+    # With lengths spread evenly over 0 to 1, the longest of k is k/(k + 1) long on average, and a single one a half.
     lengths = np.linspace(1, 1000, 1000)
     for times in (2, 4, 8):
         assert of_lengths(lengths, times).tokens == pytest.approx(2 * times / (times + 1), rel=0.01)

@@ -23,7 +23,8 @@ TOKENS, HIDDEN, WORDS = 4096, 896, 151_936
 
 
 def trained(folder: Path, *, words: int = WORDS, head_trained: bool = True, labelled: float | None = None) -> Analysis:
-    """20 ms of a model, then logits of 4,096 tokens: 2 ms of matmul, a cast and the loss of 1 ms each, backward too."""
+    """20 ms of a model, then logits of 4,096 tokens: 2 ms of matmul, a cast and the loss of 1 ms each, and the same
+    backward."""
     made = Program()
 
     def body():
@@ -66,7 +67,7 @@ def test_the_head_is_found_by_its_shapes(tmp_path):
 
 
 def test_logits_of_labelled_tokens_take_their_share(tmp_path):
-    """A fifth has a label: of 10 ms on logits 2 are left, and what reading the layer's weights takes."""
+    """A fifth has a label: 2 of the 10 ms on logits are left, plus reading the layer's weights."""
     case = trained(tmp_path, labelled=0.2)
     head, proposal = loss_head(case), only(needless_logits, case)
     assert head is not None

@@ -28,8 +28,8 @@ H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_
 def packed(
     folder: Path, useful: float | None, mask=MASK, layers: int = 1, ms: tuple[float, float, float] = (40, 120, 10)
 ) -> Analysis:
-    """`ms` of attention forward and backward in each layer of a step, over one row of 32,768 tokens, and of other
-    work."""
+    """Attention over one row of 32,768 tokens in each layer of a step. ms: attention forward and backward, and a step's
+    other work."""
     forward, backward, other = (round(each * MS) for each in ms)
     made = Program()
     for _ in range(3):
@@ -70,8 +70,8 @@ def test_the_useful_scores_at_the_rate_of_a_kernel_with_lengths(tmp_path):
 
 
 def test_the_measured_gain_of_a_packed_training_lies_in_the_interval(tmp_path):
-    """Measured on another program: 2,231 to 372 ms with FlexAttention, 6.0 times; 1,628 of 1,850 ms were attention
-    at 20 to 26 % of the roof under a mask that keeps 1 in 16 scores, the causal half counted."""
+    """Measured on another program: 2,231 to 372 ms with FlexAttention, 6.0 times; 1,628 of 1,850 ms were attention at
+    20 to 26 % of the roofline, with a mask that keeps 1 in 16 scores, the causal half included."""
     case = packed(tmp_path, 2 / 16, layers=20, ms=(23.3, 58.1, 222))
     assert case.roofline is not None
     assert case.step_ns == pytest.approx(1850 * MS, rel=0.01)
@@ -85,7 +85,8 @@ def test_the_measured_gain_of_a_packed_training_lies_in_the_interval(tmp_path):
 
 @pytest.mark.parametrize(("useful", "mask"), [(None, MASK), (0.9, MASK), (1 / 16, [])])
 def test_not_where_all_scores_are_of_use_or_nothing_masks_them(tmp_path, useful, mask):
-    """Packing without document marks is what the program wants; so is a row that no batch tells anything of."""
+    """Packing without document marks is the program's choice; the same holds for a row about which no batch says
+    anything."""
     assert not list(masked_attention.find(packed(tmp_path, useful, mask)))
 
 
@@ -132,7 +133,7 @@ SHORT, ONES = [8, 12, 2048, 64], [8, 1, 2048, 2048]
 
 
 def masked(folder: Path, mask=ONES, work: StepWork | None = None, model: dict[str, str] | None = None) -> Analysis:
-    """Attention with a mask in an encoder; the batches' mask was seen, and keeps all tokens."""
+    """Attention with a mask in an encoder; the batches' mask was read, and keeps all tokens."""
     made = Program()
     for _ in range(3):
 
@@ -160,7 +161,7 @@ def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
 
 @pytest.mark.parametrize("mask", [[2048, 2048], [1, 1, 2048, 2048]])
 def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
-    """It cannot be of padding, whatever the batches have."""
+    """It cannot be a padding mask, whatever the batches have."""
     case = masked(tmp_path, mask, StepWork(8, 16384, 12000, 1, real_share=0.73))
     proposal = only(masked_attention, case, "causal")
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(0.5 * 5 * MS, rel=0.05)

@@ -1,4 +1,5 @@
-"""Collectives of several ranks matched, with what older and damaged recordings lack, and the clocks that follow."""
+"""Matching the collectives of several ranks, also without what older and damaged recordings lack, and the resulting
+clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from gpuprof.timeline.collectives.matching import match
 
 
 def uneven(count: int, seed: int = 0) -> np.ndarray:
-    """Ends at irregular distances of 8 to 12 ms."""
+    """End times at irregular distances of 8 to 12 ms."""
     return np.cumsum(np.random.default_rng(seed).integers(8 * MS, 12 * MS, count))
 
 
@@ -43,7 +44,7 @@ def test_kernels_launched_before_the_recording_match_no_one(tmp_path):
 
 def test_copies_of_a_recording_with_such_a_kernel():
     """Four copies of either rank. The kernel that only one of the two holds is incomplete, and not a transfer of 26 ms:
-    no one knows how long its four holders waited for the others."""
+    it is unknown how long the four ranks that hold it waited for the others."""
 
     def copy(rank: int) -> Collectives:
         found = find_collectives(timeline_of(shared_trace(f"h200/ddp_straggler_rank{rank}")))
@@ -74,7 +75,7 @@ def test_groups_without_a_name_are_distinguished_by_their_ends():
 
 
 def test_one_overlapping_collective_does_not_set_the_clock():
-    """Two collectives a recording: with a shift of one the single pair fits exactly, 600 ms apart."""
+    """Two collectives per recording: shifted by one, the only remaining pair fits exactly, 600 ms apart."""
     a = collectives([0, 621 * MS, 1400 * MS], [10 * MS] * 3, "stream 0", size=0)
     b = collectives([70 * US, 621 * MS + 330 * US], [10 * MS] * 2, "stream 0", size=0)
     assert match([a, b]).offset_ns == (0, 200 * US)
@@ -126,7 +127,8 @@ def test_sends_and_receives_are_matched_by_their_pair():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_clocks_by_least_squares_beat_any_chain(seed: int):
-    """A TP × DP grid: each rank is linked to two groups. The offsets have less error than those of a spanning tree."""
+    """In a TP × DP grid each rank belongs to two groups. The offsets have smaller errors than those of a spanning
+    tree."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(-(10**15), 10**15, 64)
     truth[0] = 0

@@ -23,7 +23,7 @@ SEVERAL = [ROOT / "scenarios" / name / "recording" for name in ("trl_reward", "s
 
 
 def of_steps(ms: list[float], saving_ms: dict[int, float] | None = None) -> Diagnosis:
-    """A diagnosis whose timed steps take these times; the usual one takes 20 ms, on average or not."""
+    """A diagnosis whose timed steps take these times; the usual one takes 20 ms, whatever the mean."""
     ns, n = MS * np.array(ms, np.float64), len(ms)
     measured = {"save": np.array([MS * (saving_ms or {}).get(k, 0.0) for k in range(n)])} if saving_ms else {}
     found = budget(FreeStretch(round(float(ns.sum())), ns, np.full(n, 20.0 * MS), 20 * MS, measured))

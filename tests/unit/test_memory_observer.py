@@ -1,4 +1,4 @@
-"""The observer of failed allocations, against stand-ins for the functions of torch that only work on a GPU."""
+"""The observer of failed allocations, tested with stand-ins for torch's functions that only work on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 class Gpu:
-    """What torch would do on a machine with a GPU: runs what waits for CUDA, and calls observers."""
+    """Does what torch would do on a machine with a GPU: runs what waits for CUDA, and calls observers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting, self.history, self.observers, self.fails = [], [], [], False

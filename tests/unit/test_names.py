@@ -1,4 +1,4 @@
-"""Names from traces: escaped, shortened, and C++ made readable."""
+"""Names from traces are escaped and shortened, and C++ is made readable."""
 
 from __future__ import annotations
 

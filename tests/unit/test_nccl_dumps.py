@@ -1,4 +1,4 @@
-"""Flight recorder dumps that NCCL wrote, read by us and by torch's own analyser."""
+"""Flight recorder dumps written by NCCL, read by gpuprof and by torch's own analyser."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_calls_sizes_and_states_are_those_that_torch_reads(case: str):
     groups = read(DUMPS / f"{case}_rank_0").groups
     calls = sorted((call for group in groups for call in group.calls), key=lambda call: call.created_ns)
     ours = [(call.op, str([list(size) for size in call.sizes] or None), call.state) for call in calls]
-    if case == "coalesced":  # of which torch's analyser prints the parts
+    if case == "coalesced":  # torch's analyser prints its parts instead
         assert ours == [("coalesced", found[0][1], "completed")]
     elif len(groups) == 1:
         states = [state for *_, state in found]
@@ -77,7 +77,7 @@ def test_a_second_rank_that_does_not_come(tmp_path: Path):
 
 
 def test_the_recorder_that_holds_something_is_dumped(monkeypatch: pytest.MonkeyPatch):
-    """With NCCL torch 2.11 has two, and that of other backends is empty: a pickle of no entries."""
+    """With NCCL torch 2.11 has two recorders, and the one for other backends is empty: a pickle without entries."""
     pytest.importorskip("torch", reason="torch is not installed")
     import torch._C
 

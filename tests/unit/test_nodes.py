@@ -1,4 +1,4 @@
-"""What the nodes of a job send each other: that it is signed and bounded, and that whatever else comes is dropped."""
+"""What the nodes of a job send each other is signed and bounded, and anything else that arrives is dropped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EVEN, SLOW = RankProgram(), RankProgram(extra_ns=40 * MS)
 
 @pytest.fixture(autouse=True)
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment as on a node of a job that shares a folder."""
+    """The environment on a node of a job that shares a folder."""
     for name in (*_JOB, "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_JOB_NUM_NODES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
@@ -132,7 +132,7 @@ def test_without_a_token_several_nodes_get_one_line(tmp_path: Path, capfd, monke
 
 
 def exchange(nodes: list[Path], ranks: list[int], capfd: pytest.CaptureFixture[str]) -> str:
-    """The ranks' exchanges to their ends, each in its own thread; what they said."""
+    """Runs the ranks' exchanges to their ends, each in its own thread; returns what they said."""
     for node in nodes:
         several_nodes.reduce_ranks(node, after_recording.compress, write_digest)
     capfd.readouterr()
@@ -169,7 +169,8 @@ def test_a_shared_folder_in_place_of_the_store(tmp_path: Path, capfd, monkeypatc
 
 
 def test_a_url_in_place_of_the_store(tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch):
-    """What reads the recording exchanges the digests then: the program's Python may lack the library for it."""
+    """Then the process that reads the recording exchanges the digests, as the program's Python may lack the library for
+    it."""
     need("fsspec")
     monkeypatch.setenv(WAIT, "20")
     monkeypatch.setenv(SHARED, f"file://{tmp_path / 'bucket'}")

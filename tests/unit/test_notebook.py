@@ -1,4 +1,4 @@
-"""What a notebook shows: small, self-contained HTML in which names are only names."""
+"""What a notebook shows: small, self-contained HTML in which names are never markup."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_devices_and_problems():
 
 
 in_notebook = methodcaller("_repr_html_")
-"""What a notebook shows of a value that a cell ends with."""
+"""What a notebook shows for the value at the end of a cell."""
 
 
 def test_notebooks_find_both(tmp_path):

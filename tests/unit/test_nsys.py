@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems: all that the file holds arrives, and nothing that it should keep to itself."""
+"""Exports of Nsight Systems: everything in the file is read, except what must stay private."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from gpuprof.tracefile.trace import ABSENT, WHOLE_GRAPH
 
 @pytest.mark.parametrize("year", [2022, 2026])
 def test_versions_hold_the_same(year: int, tmp_path: Path):
-    """Old and new tables, rows in any order, packed or not: one diagnosis."""
+    """Old and new tables, rows in any order, packed or not, give the same diagnosis."""
     builders = training(2026), training(year)
-    for builder in builders:  # of which 2022 tells less
+    for builder in builders:  # 2022 records less about these
         del builder.rows["CUPTI_ACTIVITY_KIND_OVERHEAD"]
     plain = builders[0].write(tmp_path / "a.sqlite")
     other = builders[1].write(tmp_path / "b.sqlite.gz", shuffle=year)
@@ -45,7 +45,7 @@ def test_versions_hold_the_same(year: int, tmp_path: Path):
 
 
 def test_calls_that_are_seen_twice_count_once(tmp_path: Path):
-    """Rows of class 67, of 2022, are calls of class 0 seen from outside, by another correlation id or the same."""
+    """Rows of class 67, from 2022, are calls of class 0 seen from outside, with the same correlation id or another."""
     builder = training(2022)
     plain = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite"))
     for row in list(builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]):
@@ -121,7 +121,7 @@ def test_waits_arrive(tmp_path: Path):
 
 
 def test_an_event_that_is_recorded_again_is_waited_for_as_it_was(tmp_path: Path):
-    """2022 gives no number to each record: the one before the wait is meant, and never one that is yet to come."""
+    """2022 does not number records: the wait means the one before it, never a later one."""
     builder = NsysBuilder(2022).event(5, stream=1, correlation=10).event(5, stream=3, correlation=30)
     builder.call("cudaEventRecord_v3020", 50, 60, correlation=10)
     builder.call("cudaStreamWaitEvent_v3020", 100, 110, correlation=20).sync(2, 101, 105, event=5, correlation=20)
@@ -148,7 +148,7 @@ def test_names_are_those_of_torch_profiler(tmp_path: Path):
 
 
 def test_an_index_on_the_tables_changes_nothing(tmp_path: Path):
-    """Tools that query an export add indexes to it, and SQLite then reads columns in the order of the index."""
+    """Tools that query an export add indexes, and SQLite may then read columns in the order of an index."""
     path = training().write(tmp_path / "a.sqlite")
     before = document(gpuprof.diagnose(path))
     edit(
@@ -160,11 +160,11 @@ def test_an_index_on_the_tables_changes_nothing(tmp_path: Path):
     assert after | {"source": None} == before | {"source": None}
 
 
-# -- what must stay where it is
+# -- what must not leave the export
 
 
 def readable(path: Path) -> bytes:
-    """The bytes of a file, and those that it holds packed."""
+    """The bytes of a file, and the unpacked ones of compressed files."""
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
         return data + gzip.decompress(data)
@@ -208,7 +208,7 @@ def test_the_environment_is_not_in_memory_either(year: int, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_million_rows_are_read_in_seconds(tmp_path: Path):
-    """400,000 calls, 300,000 kernels and 300,000 ranges with names of their own."""
+    """400,000 calls, 300,000 kernels and 300,000 ranges with distinct names."""
     path = NsysBuilder().write(tmp_path / "large.sqlite")
     count, work = 300_000, "start, end, deviceId, streamId, correlationId, globalPid"
     tid = make_nsys.global_tid()

@@ -27,7 +27,7 @@ def test_a_time_that_is_none_makes_no_event(value, tmp_path: Path):
 
 @pytest.mark.parametrize("value", ["text", None])
 def test_a_row_of_no_process_hides_none(value, tmp_path: Path):
-    """The diagnosis is of a process that is there, not of one row that does not say whose it is."""
+    """The diagnosis is of an existing process, not of a row that does not say which process it belongs to."""
     builder = training()
     builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]["globalPid"] = value
     diagnosis = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite"))

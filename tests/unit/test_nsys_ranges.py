@@ -1,4 +1,5 @@
-"""NVTX ranges of an export: what they are, which GPU work is theirs, and what the GPU's counters showed meanwhile."""
+"""NVTX ranges of an export: what they are, which GPU work belongs to them, and what the GPU's counters showed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from gpuprof.tracefile.trace import ANNOTATION, NO_TEXT, OP
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-# -- ranges as they are read
+# -- reading ranges
 
 
 def test_ranges_are_annotations_and_what_emit_nvtx_wrote_are_ops(tmp_path: Path):
@@ -75,7 +76,7 @@ def test_ranges_of_autograds_thread_take_nothing_away(tmp_path: Path):
 
 @pytest.mark.parametrize("shift", [0, 13, 50, 77])
 def test_a_constant_load_is_shown_as_it_is(shift: int, tmp_path: Path):
-    """Samples that the window begins or ends in count no more than others."""
+    """Samples at the beginning or end of the window count no more than others."""
     work = [(100 * i, 100 * i + 100) for i in range(-3, 14)]
     times = [100 * i + shift for i in range(-3, 14)]
     builder = sampled({SM: [(t, 60) for t in times]}, work, (0, 1_000))
@@ -86,7 +87,7 @@ def test_a_constant_load_is_shown_as_it_is(shift: int, tmp_path: Path):
 
 @pytest.mark.parametrize("junk", [-1, -8_000_000_000, 101, 2**40])
 def test_values_that_are_no_percentage_are_left_out(junk: int, tmp_path: Path):
-    """One bad sample of a counter changes what the others show by nothing."""
+    """One bad sample of a counter does not change what the others show."""
     work = [(100 * i, 100 * i + (100 if i % 4 else 15)) for i in range(1, 11)]
     samples = {SM: [(100 * i, 80) for i in range(12)], TENSOR: [(100 * i, 20 + i) for i in range(12)]}
 

@@ -1,4 +1,4 @@
-"""Numbers of a trace that are written in odd ways."""
+"""Numbers of a trace in odd notations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Matrix multiplications that are slow because of a layer's size; not for odd tokens, nor where they are fast."""
+"""Matrix multiplications that are slow because of a layer's size; not with odd numbers of tokens, nor where they are
+fast."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ TOKENS, WIDTH = 8_192, 1_024
 
 
 def output_layer(folder: Path, tokens: int, vocabulary: int, gpu: int) -> Analysis:
-    """An output layer and its two products backward, each of `gpu` ns, and 20 ms of other work."""
+    """An output layer and its two matmuls backward, each of `gpu` ns, and 20 ms of other work."""
     program = Program()
     types = [BF16, BF16]
 

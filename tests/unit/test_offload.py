@@ -1,4 +1,4 @@
-"""An optimizer on the CPU, although the GPU has room: copies both ways and a long silence."""
+"""An optimizer on the CPU although the GPU has room: copies both ways and a long stretch without events."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
     assert case.roofline is not None
     on_gpu = 28 * 0.5e9 / case.roofline.ceilings.memory_bytes_per_s * 1e9
     assert case.step_ns == pytest.approx(310 * MS, rel=0.02)
-    # The matmuls of the next step run while the CPU does what stays of its own work.
+    # The matmuls of the next step run while the CPU does the rest of its own work.
     assert step == pytest.approx(0.15 * 200 * MS + on_gpu, rel=0.03)
     assert "5.6 GiB more" in proposal.evidence[0].text
     assert "offload_optimizer" in str(proposal.fix)
@@ -82,7 +82,7 @@ def test_an_optimizer_on_the_cpu_that_would_fit(tmp_path):
 
 def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
     """Not launching: the optimizer's ops run on the CPU, and hooks of accelerate move weights for each layer. Where the
-    verdict's key names something else, it says what it means."""
+    key of the verdict names something else, the headline says what is meant."""
     found = {name: diagnosed(SCENARIOS / name / "recording") for name in ("cpu_adam", "teacher_offloaded")}
     said = {name: headline(one) for name, one in found.items()}
     assert key_and_why(found["cpu_adam"]) == key(found["cpu_adam"]) == "HOST-BOUND · cpu compute"
@@ -92,7 +92,7 @@ def test_the_headline_names_what_the_cpu_computes_or_what_is_moved():
 
 
 def test_what_the_cpu_computes_of_the_models_outputs_has_one_fix():
-    """No worker can prepare a loss, and the copy of the outputs that it waits for is no value that is read."""
+    """No worker can prepare a loss, and its wait for a copy of the outputs does not count as reading a value."""
     advised = {one.id for one in diagnosed(SCENARIOS / "loss_on_cpu" / "recording").findings}
     assert "offload" in advised
     assert not advised & {"host_preprocessing", "syncs"}
@@ -107,7 +107,8 @@ def test_not_where_it_would_not_fit_or_nothing_is_offloaded(tmp_path, more):
     ("more", "kind"), [({"down": 0, "pieces": 25}, "weights"), ({"silence": 100 * US}, "activations")]
 )
 def test_what_is_offloaded(tmp_path, more, kind):
-    """Weights only come, in the forward pass; activations go and come back without a long silence."""
+    """Weights are only copied to the GPU, in the forward pass; activations go and come back without a long stretch
+    without events."""
     found = find_offload(trained(tmp_path, **more))
     assert found is not None
     assert found.kind == kind
@@ -123,8 +124,8 @@ def test_waiting_for_the_compiler_is_no_computing(name: str, computes: bool, tmp
 
 
 def test_what_only_copies_goes_with_the_copies(tmp_path):
-    """The CPU's own work in the call, which writes pageable memory, and in the ops around it that only copy; not that
-    of the op that called for it."""
+    """The CPU's own work in the call, which writes pageable memory, and in the ops around it that only copy; not the
+    work of the op that caused the copy."""
     made = Program()
 
     def kept(size: int) -> None:
@@ -193,8 +194,8 @@ def placed_by_hooks(folder: Path, frees: bool) -> Analysis:
 
 @pytest.mark.parametrize("frees", [False, True])
 def test_hooks_go_with_what_they_copy(frees: bool, tmp_path: Path):
-    """What the CPU does between two kernels becomes what it usually is where nothing is copied in between; where hooks
-    also empty the allocator's cache, allocating goes, too."""
+    """The CPU's time between two kernels becomes the usual time where nothing is copied in between; where hooks also
+    empty the allocator's cache, allocating goes too."""
     case = placed_by_hooks(tmp_path, frees)
     graph, copies = (
         case.graph,
@@ -211,8 +212,8 @@ def test_hooks_go_with_what_they_copy(frees: bool, tmp_path: Path):
 
 
 def test_hooks_around_modules_without_weights_go_too(tmp_path):
-    """100 µs before each add, next to copies; 10 µs before the same op in a model whose weights stay where they are.
-    An op that is there next to copies only keeps its time."""
+    """100 µs before each add, next to copies; 10 µs before the same op in a model whose weights stay where they are. An
+    op that only occurs next to copies keeps its time."""
     made = Program()
 
     def body() -> None:
@@ -265,7 +266,7 @@ def test_freeing_activations_in_host_memory_goes_with_them(tmp_path):
 
 
 def test_a_fused_step_on_the_cpu_where_the_ops_go_over_the_states_one_after_another(tmp_path):
-    """Also where the GPU has no room for the optimizer."""
+    """The fix applies even where the GPU has no room for the optimizer."""
     case = trained(tmp_path, peak=138 * 10**9, ops=10)
     fused = only(offload, case)
     assert fused.title == "a fused optimizer step on the CPU"
@@ -289,8 +290,8 @@ def test_it_is_the_largest_item_above_reach(tmp_path):
 
 
 def test_an_optimizer_that_was_slower_than_recorded_takes_the_time_with_it():
-    """cpu_adam's unprofiled steps took twice the recorded ones: the optimizer's ops on the CPU, not launching. On the
-    GPU the same training took 55 ms, measured in fresh processes (truth.json)."""
+    """cpu_adam's unprofiled steps took twice as long as the recorded ones, due to the optimizer's ops on the CPU, not
+    launching. On the GPU the same training took 55 ms, measured in fresh processes (truth.json)."""
     folder = Path(__file__).parents[2] / "scenarios" / "programs" / "cpu_adam"
     truth = json.loads((folder / "truth.json").read_text())["processes"]
     measured = [one["free_ms"] for one in truth if one["fix"] == "on_gpu"]
@@ -298,8 +299,8 @@ def test_an_optimizer_that_was_slower_than_recorded_takes_the_time_with_it():
     fix = next(one for one in found.findings if one.id == "offload")
     assert fix.step_ns.expected / 1e6 < 1.6 * max(measured)
     as_it_is = [one["free_ms"] for one in truth if one["fix"] == ""]
-    # Its timed steps took 1.7 to 2.1 s in these processes and 1.0 s in the recorded one: how long the CPU computes is
-    # another thing in each, so the gain is wide.
+    # Its timed steps took 1.7 to 2.1 s in these processes and 1.0 s in the recorded one: the CPU's computing time
+    # differs in each, so the gain's interval is wide.
     assert found.step_ns is not None
     assert fix.speedup.low < found.step_ns / 1e6 / max(measured)
     assert min(as_it_is) / max(measured) < fix.speedup.high
@@ -338,7 +339,7 @@ def with_weights_of(folder: Path, sizes: tuple[int, ...]) -> Analysis:
 
 
 def test_weights_of_another_model_than_the_trained_one(tmp_path):
-    """A teacher of a thousand times the parameters, layer by layer; 30 pictures of one size are no weights."""
+    """A teacher with a thousand times the parameters, layer by layer; 30 images of one size are no weights."""
     layer = (32_000_000, 32_000_000, 8_000_000, 12_000_000, 12_000_000)
     found = find_offload(with_weights_of(tmp_path, layer * 6))
     assert found is not None and found.kind == "weights"

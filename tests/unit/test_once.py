@@ -1,4 +1,4 @@
-"""What is made once in a session, for all of its workers."""
+"""What is made only once per session, for all its workers."""
 
 from __future__ import annotations
 

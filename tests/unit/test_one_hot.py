@@ -1,4 +1,4 @@
-"""One-hot vectors that are multiplied by a table; not where something else is made of them, or it costs little."""
+"""One-hot vectors that are multiplied by a table; not where they are also used otherwise, or cost little."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ def test_a_program_that_fails_early_fails(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_proof_of_trials_is_the_one_that_was_measured():
-    """Twelve fixes of six programs: their table is in docs/try.md, no fix by hand differs from the same one tried by
-    more than processes do, and half of them differ by less than 5 %."""
+    """Twelve fixes of six programs: their table is in docs/try.md, no fix made by hand differs from the same fix tried
+    by more than processes do, and half of them differ by less than 5 %."""
     rows = json.loads((ROOT / "benchmarks" / "try_proof_h200.json").read_text(encoding="utf-8"))
     shown, *_ = try_proof.table(rows).split("\n\n")
     assert shown in (ROOT / "docs" / "try.md").read_text(encoding="utf-8")
@@ -194,7 +194,7 @@ def test_the_proof_of_trials_is_the_one_that_was_measured():
 
 
 def test_steps_that_both_took_are_compared():
-    """The recorded steps of one committed recording, from a plain reading of its files."""
+    """Compared with the recorded steps of one committed recording, read plainly from its files."""
     entry = next(one for one in scenarios() if one.name == "timm_resnet50")
     found = same_steps(entry)
     assert found is not None and entry.recording is not None and entry.truth is not None

@@ -43,9 +43,9 @@ LOOP = Program(
         ("eager_attention=sdpa", "--attn_implementation sdpa"),
         ("syncs", "--logging_nan_inf_filter false --logging_steps 100"),
         ("compile=blocks", None),
-        ("larger_batch=4", None),  # two micro-batches cannot be a fourth
-        ("autocast", None),  # it is on
-        ("optimizer", None),  # `--optim` would name another optimizer where the program has one of its own
+        ("larger_batch=4", None),  # two micro-batches cannot be divided by four
+        ("autocast", None),  # it is already on
+        ("optimizer", None),  # `--optim` would replace the program's own optimizer
     ],
 )
 def test_a_trainers_flags(fix: str, words: str | None):
@@ -58,10 +58,10 @@ def test_a_trainers_flags(fix: str, words: str | None):
     [
         ("input_workers=8", "--workers 8"),
         ("compile=default", "--compile"),
-        ("cuda_graphs", None),  # nothing says which mode
+        ("cuda_graphs", None),  # the mode is unknown
         ("autocast", "--bf16"),
         ("recompute", "without --gradient-checkpointing"),
-        ("eager_attention=sdpa", None),  # what --attn takes is the program's own
+        ("eager_attention=sdpa", None),  # the values of --attn are the program's own
         ("larger_batch=2", None),
     ],
 )

@@ -1,4 +1,4 @@
-"""No part of gpuprof reads a sentence that another part of it wrote: what is needed of it is data next to it."""
+"""No part of gpuprof parses a sentence that another part wrote: what is needed is data next to the sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENTENCES = {
     "message", "reason", "summary", "title", "text", "note", "notes", "doubts", "error", "failure", "changes", "needs",
     "fix", "why",
 }  # fmt: skip
-"""Fields that hold sentences of gpuprof's own."""
+"""Fields that hold gpuprof's own sentences."""
 READ_BY = {"startswith", "endswith", "replace", "split", "removeprefix", "removesuffix", "partition", "rpartition"}
 MATCH_BY = {"search", "match", "fullmatch", "sub", "findall", "finditer"}
 OF_OTHERS = {
@@ -28,7 +28,7 @@ OF_OTHERS = {
     "gpuprof/nsight/profile.py": "what nsys prints",
     "gpuprof/trial/turns.py": "notes that are there already are not added again",
 }
-"""Files in which such a field holds a text of somebody else's, or is a list."""
+"""Files in which such a field holds another program's text, or is a list."""
 
 
 def is_sentence(node: ast.AST) -> bool:
@@ -37,7 +37,7 @@ def is_sentence(node: ast.AST) -> bool:
 
 def reads(source: str) -> Iterator[str]:
     """Expressions that look into a sentence: `one.reason.startswith(…)`, `"x" in one.text`, `PATTERN.sub(…, one.text)`;
-    without an argument, `split` only takes line ends out."""
+    without an argument, `split` only removes line ends."""
     for node in ast.walk(ast.parse(source)):
         found = False
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -81,7 +81,7 @@ IN_CODE = {("syncs.py", " steps"), ("garbage_collection.py", " steps")}
 
 
 def test_a_unit_brings_its_article():
-    """`{unit.a}`, for `a {unit}` is wrong of an iteration."""
+    """`{unit.a}` is needed, as `a {unit}` is wrong for an iteration."""
     wrong = re.compile(r"\b[Aa] \{[\w.]*\bunit\}")
     assert not [str(path) for path in PACKAGE.rglob("*.py") if wrong.search(path.read_text(encoding="utf-8"))]
 

@@ -20,7 +20,7 @@ LISTS = ("aten::_foreach_mul_", "aten::_foreach_lerp_", "aten::_foreach_mul_", "
 
 
 def stepping(folder, groups: int, ops: tuple[str, ...], described: dict[str, int] | None = None) -> Analysis:
-    """Three steps of forward work and of an optimizer: ops on lists for each of its groups, 100 µs of CPU time each
+    """Three steps of forward work and an optimizer with ops on lists for each of its groups, 100 µs of CPU time per
     group."""
     program = Program()
 

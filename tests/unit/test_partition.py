@@ -14,7 +14,7 @@ def diagnose(path, **options):
 
 
 def test_two_gpus_of_one_process_are_each_half_idle(tmp_path):
-    """Two GPUs that take turns: together always busy, each idle half of the time (notes: peers say 0 %)."""
+    """Two GPUs that take turns: together always busy, each idle half of the time (other tools say 0 %)."""
     trace = TraceBuilder(gpus=2).step(1, 0, 10_000)
     for i in range(10):
         start = 1000 * i
@@ -44,7 +44,7 @@ def test_precedence_on_one_device(tmp_path):
 
 
 def test_work_that_crosses_the_window(tmp_path):
-    """What runs past the end is carried out, what was launched before is carried in; both are clipped."""
+    """What runs past the end is carried out, what was launched before the window is carried in; both are clipped."""
     trace = TraceBuilder()
     trace.launch("early", (0, 10), (900, 1100))
     trace.step(1, 1000, 2000)

@@ -1,4 +1,4 @@
-"""Samples that attention is called for one after another: more samples are more calls."""
+"""Attention is called for one sample after another, so that more samples mean more calls."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_each_sample_more_is_another_round(tmp_path, factor, share):
 @pytest.mark.parametrize("samples", [2, 3, 4])
 @pytest.mark.parametrize("growth", [1.0, 4.0], ids=["as long", "four times as long"])
 def test_the_gpu_has_as_much_more_as_there_are_samples(tmp_path, samples, growth):
-    """However the first call, which is no part of a loop's rounds, is taken to grow."""
+    """This holds however the first call, which is not part of a loop's rounds, is assumed to grow."""
     graph = graph_of(tmp_path, loops(samples))
     attention = (
         graph.on_gpu

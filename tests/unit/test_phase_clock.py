@@ -1,4 +1,4 @@
-"""Host time of a step by phase: exact, the innermost phase has it, and nothing is said before a phase was marked."""
+"""Host time of a step by phase: exact, given to the innermost phase, and only after a phase was marked."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_phase_that_was_left_open_ends_with_the_one_around_it():
     clock.enter("generation")
     clock.leave(outer)
     assert clock.phase == "other"
-    clock.leave(outer)  # once more does no harm
+    clock.leave(outer)  # a second time does no harm
     assert clock.phase == "other"
 
 
@@ -138,11 +138,11 @@ def check_parts(window: DecodeWindow, part: int) -> None:
     ("token_ms", "part"), [(2, MOST_PASSES), (12, MOST_PASSES), (20, 5), (40, 2), (300, FEWEST_PASSES)]
 )
 def test_of_long_decode_steps_fewer_are_recorded(token_ms: int, part: int):
-    """What a step takes goes into kernels to launch; the profiler needs time for each when it stops."""
+    """The step's time goes into launching kernels, and the profiler needs time for each when it stops."""
     window = DecodeWindow(0)
     window.seen(400, 400 * token_ms * MS)
     check_parts(window, part)
-    window.seen(400, 4000 * token_ms * MS)  # held up, by a profiler for one
+    window.seen(400, 4000 * token_ms * MS)  # held up, for instance by a profiler
     check_parts(window, part)
 
 
@@ -156,7 +156,8 @@ def test_lengths_of_completions():
 
 
 def test_reward_functions_are_timed_where_the_trainer_does_not():
-    """Functions and methods are; what trainers recognise (models, coroutines) they get as it is, and then all back."""
+    """Functions and methods are timed; what trainers recognise (models, coroutines) is left unchanged, and everything
+    is restored afterwards."""
     timed: list[str] = []
 
     class Listener:
@@ -218,7 +219,7 @@ def test_iterations_of_4_s_have_a_verdict_within_a_minute():
 
 def test_iterations_are_timed_for_so_long_at_most():
     assert [iterations_left(4.0, timed) for timed in (0.0, 8.0, 12.0, 13.0, 30.0)] == [4, 2, 1, 0, 0]
-    assert iterations_left(0.5, 30.0) == MOST_STEPS  # short ones are steps as any others
+    assert iterations_left(0.5, 30.0) == MOST_STEPS  # short ones are treated like any other steps
 
 
 def test_stages_hold_whole_iterations():

@@ -17,7 +17,7 @@ from gpuprof.tracefile.run_folder.samples import HostSamples
 
 
 def _case(tmp_path, passes: int = 1, gpu: int = 3 * US) -> Analysis:
-    """40 ops before, 40 in each backward pass, and 20 at the end; short kernels leave the CPU the limit."""
+    """40 ops before, 40 in each backward pass, and 20 at the end; the kernels are short, so the CPU is the limit."""
     program = Program()
 
     def body():

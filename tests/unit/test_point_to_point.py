@@ -1,4 +1,4 @@
-"""Sends, receives and batches of them as torch records them, and the roles that descriptions of groups say."""
+"""Sends, receives and batches of them as torch records them, and the roles given by descriptions of groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGES = [0, 2, 4]
 
 
 def said(way: str, peer: int, elements: int = 1 << 20, **more) -> dict:
-    """What record_param_comms has of a send or receive: only the other side, as rank of the job."""
+    """What record_param_comms holds for a send or receive: only the other side, as a rank of the job."""
     return {
         "Collective name": way, "dtype": "BFloat16", "In msg nelems": elements, "Out msg nelems": elements,
         "Group size": len(STAGES), "Process Group Name": "3", "Process Group Description": "mesh_pp",
@@ -30,7 +30,7 @@ def said(way: str, peer: int, elements: int = 1 << 20, **more) -> dict:
 
 
 class Rank:
-    """Sends and receives of one rank, one after the other; `now` in ns."""
+    """The sends and receives of one rank, one after the other; `now` is in ns."""
 
     def __init__(self, rank: int) -> None:
         self.made = TraceBuilder(distributedInfo={"backend": "nccl", "rank": rank, "world_size": 6})
@@ -69,7 +69,7 @@ def groups(found) -> list[str]:
 
 
 def stage(rank: int, peer: int, folder: Path, *, later: int = 0):
-    """Of a pair of stages: the first sends, both exchange twice, the second sends back."""
+    """One of a pair of stages: the first sends, both exchange twice, the second sends back."""
     one, first = Rank(rank), rank < peer
     out, back = said("send", peer), said("recv", peer, 1 << 18)
     if not first:
@@ -95,7 +95,7 @@ def test_batches_and_single_sends_of_two_stages_match(tmp_path: Path):
 
 
 def test_a_batch_with_two_other_ranks_is_not_matched(tmp_path: Path):
-    """Its kernel ends when both are done: neither pair's collective is the whole of it."""
+    """Its kernel ends when both transfers are done, so it is not the collective of either pair."""
     one = Rank(2)
     one.batch(said("send", 4), said("recv", 0), start=10 * MS, end=12 * MS)
     one.batch(said("send", 4), said("recv", 4), start=20 * MS, end=22 * MS)
@@ -110,7 +110,7 @@ def test_a_batch_whose_sends_were_not_recorded_takes_the_group_of_its_stream(tmp
 
 
 def test_sends_of_an_unknown_rank_have_the_group_only(tmp_path: Path):
-    """Without the recording's own rank it is not known whose sends these are."""
+    """If the recording's own rank is unknown, so is whose sends these are."""
     one = Rank(2)
     del one.made.top_level["distributedInfo"]
     one.single(said("send", 4), 10 * MS, 12 * MS)
@@ -118,7 +118,7 @@ def test_sends_of_an_unknown_rank_have_the_group_only(tmp_path: Path):
 
 
 def test_recorded_numbers_of_sends_are_not_compared(tmp_path: Path):
-    """`Seq` counts the sends and receives of a rank with all others: that of the middle stage runs ahead."""
+    """`Seq` counts a rank's sends and receives with all others, so that of the middle stage runs ahead."""
     pair = []
     for rank, peer, number in ((2, 4, 7), (4, 2, 3)):
         one = Rank(rank)

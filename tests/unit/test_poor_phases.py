@@ -1,4 +1,4 @@
-"""Phases of recordings that lack what marks them: forward thread ids, the engine's ranges, or all of the CPU's ops."""
+"""Phases of recordings without the marks for them: forward thread ids, the engine's ranges, or all of the CPU's ops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP = 10 * MS
 
 
 def old_training(steps: int = 3, names: tuple[str, ...] = ("MmBackward0", "torch::autograd::AccumulateGrad")):
-    """As profilers of 2021 to 2023 wrote a training: no arrows, no thread ids, no ranges of the engine."""
+    """A training as written by profilers of 2021 to 2023: no arrows, no thread ids, no ranges of the engine."""
     builder = TraceBuilder()
     for step in range(steps):
         at = step * STEP
@@ -101,7 +101,7 @@ def test_with_ops_the_same_kernels_do(tmp_path):
 
 
 def unnamed_training(inner: bool = True, update: bool = True, gradient: str = "gemm") -> TraceBuilder:
-    """Two threads that launch in turns, and nothing that names autograd's: `inner`: its ops were recorded; `update`: so
+    """Two threads that launch in turns, and nothing that names autograd's. `inner`: its ops were recorded; `update`: so
     was the optimizer."""
     builder = old_training(names=("aten::mul", "aten::sum"))
     kept = []
@@ -162,7 +162,7 @@ def test_phases_in_the_names_of_a_pipeline_schedule_are_read(tmp_path):
 
 
 def test_a_thread_with_autograds_name_is_its_own(tmp_path):
-    """Whatever its ops are called."""
+    """It is recognised whatever its ops are called."""
     builder = unnamed_training(update=False)
     builder.event(ph="M", name="thread_name", pid=1, tid=AUTOGRAD, ts=0, args={"name": "not pt_autograd_0"})
     assert "backward" not in busy(builder, tmp_path), "a name that only contains it"

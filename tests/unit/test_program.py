@@ -1,4 +1,4 @@
-"""What a run says of its program: read with mistrust, and the note about slow paths that follows from it."""
+"""What a run says about its program, read without trust, and the resulting note about slow paths."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_what_cannot_be_a_name_is_left_out(junk):
 
 
 def slow_program(tmp_path: Path, run: Run | None = None):
-    """Per step two modules of 1 ms CPU, that compute slowly and hold a linear layer, and 3 ms of other work."""
+    """Each step has two modules with 1 ms of CPU time that compute slowly and hold a linear layer, and 3 ms of other
+    work."""
     program = Program()
 
     def body() -> None:
@@ -95,7 +96,7 @@ def test_the_share_of_a_slow_path_is_that_of_its_modules_without_their_linear_la
 
 
 def test_a_reference_implementation_lies_above_reach_with_a_price(tmp_path: Path):
-    """A quarter of its time is left of 100 of 252 ops that set the pace."""
+    """100 of the 252 ops that determine the step keep a quarter of their time."""
     case = slow_program(tmp_path, replace(run_of(), program=SLOW))
     found = above_reach(case, None, ())
     assert found is not None

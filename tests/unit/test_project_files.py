@@ -1,4 +1,4 @@
-"""What lies next to the package agrees with it: versions, conda recipe, CONTRIBUTING, site, workflows, forms."""
+"""Files next to the package agree with it: versions, conda recipe, CONTRIBUTING, site, workflows, forms."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_commands_of_make_exist():
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads what MkDocs adds to YAML as text."""
+    """Reads MkDocs' additions to YAML as text."""
 
 
 _Loader.add_constructor("!ENV", lambda loader, node: loader.construct_sequence(node))
@@ -142,7 +142,7 @@ _Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, s
 
 
 def pages_of(nav: Any) -> Iterator[str]:
-    """The files that a navigation names."""
+    """The files in a navigation."""
     if isinstance(nav, str):
         yield nav
     for entry in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
@@ -202,7 +202,7 @@ def test_workflows_lint_test_and_build_the_package_and_the_site():
 
 @pytest.mark.parametrize("name", ["docs/hooks.py", "docs/picture.py", "examples/finetune_lora.py"])
 def test_what_lies_outside_the_package_imports_what_is_there(name: str):
-    """These run only where the site is built, or on a GPU."""
+    """This code runs only where the site is built, or on a GPU."""
     for node in ast.walk(ast.parse(read(name))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("gpuprof", "scenarios"):
             module = import_module(node.module or "")

@@ -1,4 +1,4 @@
-"""Scores of attention that are written out: recognised by their shapes."""
+"""Attention scores that are written to memory are recognised by their shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kernels elsewhere whose traffic is guessed, or whose work is not known: they are not held back by a wrong guess."""
+"""Kernels on other GPUs whose traffic is estimated, or whose work is unknown: a wrong estimate does not make them
+slow."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from gpuprof.timeline.timeline import Timeline
 
 NS = 1_000_000
 ALL = 4.276e12 * NS / 1e9 / 4
-"""Elements of fp32 that an H200 moves in that time, about: read and written each once they are half as many."""
+"""About how many fp32 elements an H200 moves in that time; if each is read and written once, half as many."""
 GUESSED, KNOWN = "Swiglu", "aten::silu"
 
 
@@ -30,7 +31,7 @@ def _no_saved_measurements(monkeypatch, tmp_path):
 
 
 def recorded(*kernels: tuple[str, str, float]) -> tuple[Timeline, Roofline]:
-    """Kernels of NS each: (op or none, kernel, share of the bandwidth that the op's tensors make of it)."""
+    """Kernels of NS each: (op or none, kernel, share of the bandwidth according to the op's tensors)."""
     trace, end = TraceBuilder(), NS * (len(kernels) + 1)
     trace.step(0, 0, end)
     for i, (op, name, share) in enumerate(kernels):
@@ -55,7 +56,7 @@ def an_h200() -> Reach:
 def elsewhere(
     *kernels: tuple[str, str, float], memory: float = 0.5, compute: float = 1.0, clock: float = 1.0
 ) -> Scaled:
-    """On an H200 with this many times the bandwidth, the arithmetic and the clock."""
+    """Times on an H200 with this many times the bandwidth, the arithmetic and the clock."""
     here = an_h200()
     there = dataclasses.replace(
         here, memory_bytes_per_s=here.memory_bytes_per_s * memory,
@@ -72,7 +73,7 @@ def by_squares(reached: float, memory: float = 0.5, clock: float = 1.0) -> float
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 1.5, 3.0])
 def test_a_guess_that_is_too_little_or_too_much_is_not_believed(share: float):
-    """Half the bandwidth and a clock of 1.5: it is slower, not faster. What was guessed is in the interval."""
+    """With half the bandwidth and 1.5 times the clock it is slower, not faster. The estimate is in the interval."""
     found = elsewhere((GUESSED, "_swiglu", share), clock=1.5)
     assert found.factor == pytest.approx([by_squares(projection_calibrated.USUAL_REACH.value, clock=1.5)], rel=0.01)
     believed = by_squares(share if share < 1 else 0.0, clock=1.5)
@@ -91,7 +92,7 @@ def test_a_guess_that_can_well_be_is_believed(share: float):
 @pytest.mark.parametrize("op", [KNOWN, "_swiglu_3", "library::swiglu"])
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.7])
 def test_what_is_known_to_be_held_back_stays_so(op: str, share: float):
-    """Of torch's ops, compiled kernels and a library's ops the tensors are the kernel's."""
+    """The tensors of torch's ops, compiled kernels and a library's ops are the kernel's."""
     found = elsewhere((op, "_swiglu", share))
     assert found.factor == pytest.approx([by_squares(share)], rel=0.01)
     assert found.low == found.factor == found.high
@@ -126,7 +127,7 @@ def test_unknown_work_goes_with_its_name_then_its_category():
 
 
 def test_unknown_work_without_products_goes_with_the_memory_where_there_is_no_other():
-    """Whatever becomes of the arithmetic; that of a product goes with both."""
+    """Whatever the arithmetic is; the work of a matmul goes with both."""
     found = elsewhere(("", "nobody_knows", 0.0), ("", "nvjet_tst_1", 0.0), compute=0.125)
     assert found.factor == pytest.approx([by_squares(projection_calibrated.USUAL_REACH.value), 4.0])
 

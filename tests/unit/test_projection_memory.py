@@ -1,4 +1,4 @@
-"""What fits: sums done by hand."""
+"""What fits, compared with sums done by hand."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_loss_in_pieces_leaves_a_rest_that_stays():
 def test_scores_that_are_written_out_go_with_the_length_too():
     result = dataclasses.replace(PLAIN, score_bytes=4 * GB)
     assert near(activations(result, longer=3.0).likely, 0, 1e6 + 3 * 1e6)
-    # Recomputed layer by layer they are there while the logits are not.
+    # Recomputed layer by layer, they exist while the logits do not.
     again = activations(dataclasses.replace(result, checkpointing=True, layers=4, hidden=4096), longer=3.0).likely
     assert near(again, 0, 2e6)
     assert again.at(4_000) == pytest.approx((50 * 4096 + 3 * 1e6) * 4_000)

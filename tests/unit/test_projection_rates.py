@@ -1,4 +1,4 @@
-"""Where the rate that a GPU is taken to sustain comes from."""
+"""The source of the rate that a GPU is assumed to sustain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is said of a bad recording: for each issue a small trace that has it, and the nearest one that has not."""
+"""What gpuprof says about a bad recording: for each issue a small trace with it, and the most similar one without
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of one name: the index that ends it is left out, and no other number."""
+"""Ranges of the same name: the index at its end is left out, and no other number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests made by whatever the caller's `joblib.parallel_config` says: Dask and Ray, each with a local cluster."""
+"""Digests are made by the backend of the caller's `joblib.parallel_config`: Dask and Ray, each with a local cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def surveyed(traces: list[Path], monkeypatch: pytest.MonkeyPatch) -> Gang:
-    """What the ranks show together, none of which is read in this process."""
+    """What the ranks show together; none is read in this process."""
 
     def not_here(*_: object) -> None:
         raise AssertionError("a digest is made in this process")

@@ -1,4 +1,4 @@
-"""Digests: what is kept of a rank, where, and that many are read from anywhere in parallel."""
+"""Digests: what is kept of a rank and where; many are read in parallel, from anywhere."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
 
 
 def run_folder(folder: Path, programs: list[RankProgram]) -> list[Path]:
-    """The folder of a run of several ranks, its traces not compressed yet; the names that they will have."""
+    """A run folder of several ranks whose traces are not compressed yet; returns the names that they will have."""
     for r, path in enumerate(write(folder, programs)):
         (folder / f"trace.rank{r}.json").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
@@ -139,7 +139,7 @@ def run_folder(folder: Path, programs: list[RankProgram]) -> list[Path]:
 
 
 def close(folder: Path) -> None:
-    """What `gpuprof trace` starts when the window has closed."""
+    """Runs what `gpuprof trace` starts when the window has closed."""
     words, variables = closing_command(folder, ENDED, diagnose=False)
     done = finished(words, cwd=folder, env=variables, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -147,7 +147,7 @@ def close(folder: Path) -> None:
 
 @pytest.fixture
 def close_here(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[Path], None]]:
-    """The same in this process: to start another takes longer than what it does."""
+    """The same in this process, as starting another would take longer than its work."""
 
     def close(folder: Path) -> None:
         after_recording.main(str(folder), "", "")
@@ -216,7 +216,7 @@ def test_a_kept_digest_leads_to_where_the_recording_is_now(tmp_path: Path, monke
 
 
 def test_a_digest_next_to_a_recording_in_an_object_store(tmp_path: Path, close_here):
-    """Of the recording itself only the end is read: its middle is damaged here."""
+    """Only the end of the recording itself is read; its middle is damaged here."""
     fsspec = pytest.importorskip("fsspec")
     traces = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     close_here(tmp_path)
@@ -239,7 +239,7 @@ def test_a_digest_next_to_a_recording_in_an_object_store(tmp_path: Path, close_h
 
 
 def test_ranks_in_an_object_store(tmp_path: Path):
-    """fsspec's store in memory: as files, as a folder, and without two slashes, as pathlib writes a URL."""
+    """In fsspec's in-memory store: as files, as a folder, and without two slashes, as pathlib writes a URL."""
     fsspec = pytest.importorskip("fsspec")
     paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()])
     store = fsspec.filesystem("memory")

@@ -1,4 +1,4 @@
-"""Folders and files of several ranks: which are one training, and what cannot be compared is one line."""
+"""Folders and files of several ranks: which are one training; what cannot be compared gives one line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run_of_several_ranks(tmp_path: Path):
 
 
 def test_traces_named_as_a_run_names_its_ranks_are_ranks_of_one_training(tmp_path: Path):
-    """`rank0.json` in a run's folder is what a rank says of itself: what is in the file tells."""
+    """In a run folder `rank0.json` holds a rank's own facts; the file's content tells the two apart."""
     for path in write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)]):
         (tmp_path / path.name.removesuffix(".gz")).write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()

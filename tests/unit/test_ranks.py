@@ -1,4 +1,5 @@
-"""Several ranks of one training. The truth comes from a small simulation of ranks that meet in collectives."""
+"""Several ranks of one training. The truth comes from a small simulation of ranks that wait for each other in
+collectives."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ from gpuprof.tracefile.read import read_trace
 
 
 def truth_ns(programs: list[RankProgram], steps: int = 6, **options) -> float:
-    """A step in the steady state."""
+    """The length of a step in the steady state."""
     done = run(programs, steps, **options)[0]
     return done[-1].sync[1] - done[-2].sync[1]
 
@@ -52,7 +53,7 @@ def graph_of(path: Path):
 
 
 def near(expected: float):
-    """Removing the profiler's cost takes some µs an event out, of steps of some ten ms."""
+    """Removing the profiler's cost removes a few µs per event, from steps of about ten ms."""
     return pytest.approx(expected, rel=0.01)
 
 
@@ -100,7 +101,7 @@ def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
 
 @pytest.mark.parametrize("skipped", [(0, 1), (1, 0), (0, 2)])
 def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
-    """The collectives that both hold are matched by ends that fit: the slow rank's steps differ in length."""
+    """The collectives that both hold are matched by fitting end times, as the slow rank's steps differ in length."""
     programs = [RankProgram(skipped=skipped[0]), RankProgram(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
     done = run(programs, 6)
     for steps in done:  # steps of slightly different length, as they are
@@ -213,7 +214,7 @@ def test_what_is_said_of_batches_that_differ():
 
 @pytest.mark.parametrize(("sent", "elsewhere"), [((4, 5, 6, 7), True), ((5, 6, 7), False), ((0, 1, 2, 3), False)])
 def test_a_slow_machine_whose_ranks_were_recorded_there(sent: tuple[int, ...], elsewhere: bool):
-    """`sent`: ranks of which only a digest came."""
+    """`sent`: ranks of which only a digest arrived."""
     shape = rank_jobs.Shape(tensor=1, pipeline=1, data=8)
     made = rank_jobs.programs(shape, rank_jobs.Slow(frozenset((4, 5, 6, 7)), factor=1.5))
     digests = [
@@ -236,7 +237,7 @@ def test_equal_ranks_have_no_straggler(tmp_path: Path):
 
 
 def test_without_a_measured_step_the_diagnosis_is_of_the_step_of_all(tmp_path: Path):
-    """However much longer that is than the rank's own estimate."""
+    """However much longer that step is than the rank's own estimate."""
     programs = [RankProgram(), RankProgram(extra_ns=6 * MS), RankProgram(extra_ns=3 * MS)]
     paths = write(tmp_path, programs)
     gang = survey(paths, read_trace)
@@ -295,7 +296,7 @@ def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
 def test_one_trace_at_a_time_is_held(tmp_path: Path):
     alive: list[weakref.ref] = []
     gc.collect()
-    gc.freeze()  # what is there already need not be looked through each time
+    gc.freeze()  # existing objects need not be searched each time
 
     def read(path: Path):
         gc.collect()
@@ -329,8 +330,7 @@ def test_the_untouched_graph_replays_as_recorded(tmp_path: Path, rank: int):
 
 @pytest.mark.parametrize("host", [0.25, 0.5, 0.8, 1.5])
 def test_a_late_peer_is_waited_for_once(tmp_path: Path, host: float):
-    """Both buckets wait for the same peer. With another host on both ranks the peer is as late as before, not twice as
-    late."""
+    """Both buckets wait for the same peer. With another host on both ranks the peer is as late as before, not twice."""
     (path, _) = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     graph = graph_of(path)
     exact = np.full(len(graph.timeline.trace.gpu), np.nan)
@@ -351,7 +351,7 @@ def test_waiting_for_a_peer_is_communication(tmp_path: Path):
 
 
 def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
-    """1 Gb/s: the bytes moved determine how long it takes, and it does."""
+    """At 1 Gb/s the transfer takes as long as its bytes require."""
     rate = 0.125  # bytes a ns
     transfer = tuple(round(4 * n / rate) for n in BUCKETS)
     (path, _) = write(tmp_path, [RankProgram(), RankProgram()], transfer=transfer)
@@ -363,7 +363,8 @@ def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
 
 
 def test_what_was_queued_before_the_recording_is_the_round_befores(tmp_path: Path):
-    """15 ms of unlaunched work delay the first kernel, once. In the loop the stream is free when the host has come."""
+    """15 ms of work without launches delay the first kernel once. In the loop the stream is free when the host
+    arrives."""
     made = TraceBuilder().step(1, 0, 17 * MS)
     made.gpu("gemm", US, 15 * MS, correlation=77)
     made.op("aten::mm", 0, 10 * MS)

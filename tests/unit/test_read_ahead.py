@@ -1,4 +1,4 @@
-"""What the process that reads a recording does before all of it is there."""
+"""What the process that reads a recording does before it is complete."""
 
 from __future__ import annotations
 

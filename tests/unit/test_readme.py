@@ -1,4 +1,4 @@
-"""README: its figures are those of docs/accuracy.md, and the screen that it shows is the command's."""
+"""README: its figures are those of docs/accuracy.md, and the screen shown is the command's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ACCURACY = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
 
 def row(title: str) -> str:
-    """The cell of README's table of accuracy whose row begins so."""
+    """The cell of README's accuracy table in the row that begins so."""
     (found,) = re.findall(rf"^\| {re.escape(title)}[^|]*\| (.*) \|$", README, re.MULTILINE)
     return found
 
 
 def figures(pattern: str, text: str = ACCURACY) -> tuple[str, ...]:
-    """The groups of the only place that matches."""
+    """The groups of the only match."""
     (found,) = re.findall(pattern, text)
     return found if isinstance(found, tuple) else (found,)
 
@@ -74,7 +74,7 @@ def test_the_screen_is_what_the_command_prints():
 
 
 def test_recall():
-    """Of the role `test`; the section of docs/accuracy.md is that of the pairs that are kept."""
+    """Only pairs with the role `test`; the section of docs/accuracy.md is that of the stored pairs."""
     assert recall.section(recall.kept()) in ACCURACY
     found = recall.summary([pair for pair in recall.kept() if pair.role == "test"])
     said = row("fixes that gain 10 % or more")

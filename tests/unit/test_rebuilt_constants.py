@@ -1,4 +1,4 @@
-"""Constants that every layer makes again; not those made once, nor chains that see what layers compute."""
+"""Constants that every layer makes again; not those made once, nor chains that use what layers compute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TABLE = [TOKENS, HALF]
 
 
 def model(folder: Path, makers: int, sees: list[int], first: str = "arange") -> Analysis:
-    """A launch-bound model of which some layers make a table by five ops of 20 µs, the fourth of which sees `sees`."""
+    """A launch-bound model in which some layers make a table with five ops of 20 µs, the fourth of which uses
+    `sees`."""
     program = Program()
 
     def table() -> None:
@@ -50,7 +51,7 @@ def test_a_table_of_each_layer_is_made_once(tmp_path: Path):
 )
 def test_neither_few_nor_what_depends_on_samples(tmp_path: Path, makers: int, sees: list[int], first: str):
     found = list(rebuilt_constants.find(model(tmp_path, makers, sees, first)))
-    # Up to an op that sees an activation a chain is a constant still.
+    # Up to an op that uses an activation a chain is still constant.
     assert all(f"made {LAYERS} times" in one.evidence[0].text for one in found) and bool(found) is (sees != TABLE)
 
 

@@ -45,7 +45,7 @@ def test_an_adapter_of_all_experts():
     )
     assert best <= likely <= worst
     assert now < likely < 1.09 * now
-    # With the CPU out of the way, the GPU's work that goes is what would be gained.
+    # Without a limit by the CPU, the gain would be the GPU's work that goes.
     gone = float((case.graph.duration_ns - proposal.best(case.graph).duration_ns)[case.graph.on_gpu].sum()) / case.steps
     assert gone == pytest.approx(built_ms * 1e6, rel=0.01)
     assert "12 weights (32 × 512 × 1024" in (finding.why_not(case) or "")
@@ -67,12 +67,12 @@ def test_adapters_that_are_applied_to_activations_are_none(name):
 @pytest.mark.slow
 @pytest.mark.skipif(not WILD.exists(), reason="recordings that do not come with a checkout")
 def test_scores_of_attention_are_no_weights():
-    """Scores over 400 positions come from a product over a short dimension, and values are multiplied with them."""
+    """Scores over 400 positions come from a matmul over a short dimension, and are multiplied with the values."""
     assert rebuilt_weights(case_of(WILD / "yolo")) is None
 
 
 def refined(folder: Path, calls: int, shape: int = 64, gradients: int = 4):
-    """Two layers with a bias, called again and again; each call computes a norm of its weight before."""
+    """Two layers with a bias, called repeatedly; each call first computes a norm of its weight."""
     made = Program()
 
     def use() -> None:
@@ -112,7 +112,7 @@ def test_a_weight_is_computed_again_at_each_use(tmp_path):
     assert found.ops == ("aten::div", "aten::mul") and found.shape == (64, 64)
     fix = only(finding, case, "again")
     assert "cached()" in str(fix.fix) and fix.best is not None
-    # Of each, two ops of the forward pass (22 us with Python) and their two nodes of the backward pass go.
+    # For each, two ops of the forward pass (22 us with Python) and their two nodes of the backward pass go.
     gone = case.step_ns - case.step_of(fix.best(case.graph))
     forward = 2 * OP * 18
     assert forward + 2 * 20 * US * 18 * 0.9 < gone < forward + 2 * 20 * US * 18 * 1.1
@@ -130,8 +130,8 @@ def test_weights_computed_once_each_are_none(tmp_path, differs):
 
 
 def test_spectral_norms_of_a_measured_program():
-    """torch.nn.utils.parametrize.cached() made it 2.8 to 3.2 times as fast, which was known when this was written; the
-    prediction is lower."""
+    """torch.nn.utils.parametrize.cached() made it 2.8 to 3.2 times as fast, which was known when the rule was written;
+    the prediction is lower."""
     found = diagnosed(ROOT / "scenarios" / "programs" / "spectral_heads" / "recording")
     fix = next(one for one in found.worth_trying if one.title == finding.ONCE)
     assert "144 times" in fix.evidence[0].text and 2.2 < fix.speedup.high < 3.5

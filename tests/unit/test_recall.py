@@ -62,7 +62,7 @@ def test_the_section_is_replaced_and_not_added_twice():
 
 
 def test_a_miss_says_what_makes_the_measurement_doubtful():
-    """Two unchanged processes of 100 and 130 ms say nothing of 1.2×; a second run of the program measured nothing."""
+    """Two unchanged processes of 100 and 130 ms do not confirm 1.2×; a second run of the program measured nothing."""
     gain = gain_of([100.0, 130.0], [95.0, 96.0])
     assert gain.scatter == pytest.approx(1.3) and not gain.stands_out
     assert gain_of([100.0, 104.0], [80.0, 82.0]).stands_out
@@ -88,7 +88,8 @@ def test_fixes_that_were_made_together_are_shown_where_all_of_them_are():
 
 
 def test_first_contact_is_kept_apart(tmp_path, monkeypatch):
-    """What is said of a program before its truth is known, next to what is said after rules were mended."""
+    """What is said about a program before its truth is known is kept separate from what is said after rules were
+    mended."""
     path = tmp_path / "first.json"
     outside = replace(SHOWN, change="w", gain=Gain(1.6, 1.7, 1.8))
     recall.keep([outside, MISSED, replace(SHOWN, role="fit")], path)
@@ -116,7 +117,7 @@ def test_a_program_is_met_for_the_first_time_once(tmp_path, monkeypatch, capsys)
 
 
 def test_a_fix_in_pieces_predicts_only_a_change_of_the_same_pieces():
-    """The fix leaves out gates, which lose: all pieces at once are another change, of which it shows a part."""
+    """The fix omits gates, which would lose; all pieces at once are another change, of which it shows only a part."""
     fix = Considered("fused_elementwise", "fused norm, rotary and loss (Liger)", "")
 
     def change(title: str) -> Timed:

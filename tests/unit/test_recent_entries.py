@@ -1,4 +1,4 @@
-"""A dump whose oldest entries are left out before it is decoded says what the whole one does."""
+"""A dump whose oldest entries are left out before decoding says the same as the whole one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def entry(draw: random.Random, group: int, number: int, sent: bool, name: str, d
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_a_dump_without_its_oldest_entries_says_the_same(tmp_path: Path, seed: int):
-    """As torch writes it, next to Python's pickler, of whose dumps nothing is left out."""
+    """Written as torch does, and by Python's pickler, from whose dumps nothing is left out."""
     whole = history(seed)
     for name, data in (("0", pickle.dumps(whole, 2)), ("torch0", dumps(whole)), ("json0", json.dumps(whole).encode())):
         (tmp_path / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""What a recording decides on its own: where steps end, what each is used for, how much work a batch is."""
+"""What a recording decides by itself: where steps end, what each is used for, how much work a batch is."""
 
 from __future__ import annotations
 

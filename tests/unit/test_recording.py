@@ -52,7 +52,7 @@ SEVERAL_PATHS = ("ranks", "pair", "export and url", "roles", "log and trace")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Iterator[Path]:
-    """A working directory with one of each, and a store of objects."""
+    """A working directory with one recording of each kind, and an object store."""
     fsspec = pytest.importorskip("fsspec")
     folder = tmp_path_factory.mktemp("recordings")
     three_steps(folder / "steps.json")
@@ -122,13 +122,13 @@ GIVEN = {
 
 
 def command(*words: str) -> Callable[..., None]:
-    """A command with the paths after its words; raises what it says on stderr."""
+    """Runs a command with the paths after its words; raises what it says on stderr."""
 
     def call(*paths: str) -> None:
         done = in_process(*words, *paths, cwd=Path.cwd(), GPUPROF_CACHE=os.environ["GPUPROF_CACHE"])
         if done.returncode:
-            # `history` goes on to the next one, and says at the end that there was none; of a report's content is said
-            # what is in it.
+            # `history` continues with the next one, and says at the end that there was none; for a report it says what
+            # its content is.
             lines = [line for line in done.stderr.splitlines(True) if "whole environment" not in line]
             raise GpuprofError(one_line("".join(lines[: 1 if words == ("history",) else None])))
 
@@ -136,7 +136,7 @@ def command(*words: str) -> Callable[..., None]:
 
 
 def view(*paths: str) -> None:
-    """`gpuprof view` until it serves, then ended as by a user."""
+    """Runs `gpuprof view` until it serves, then ends it as a user would."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -164,7 +164,7 @@ def view(*paths: str) -> None:
 
 
 def tool(name: str) -> Callable[..., None]:
-    """A tool for agents, which takes one path, empty for the latest run."""
+    """Runs a tool for agents, which takes one path, empty for the latest run."""
     function = getattr(mcp, name)
 
     def call(path: str = "") -> None:
@@ -233,7 +233,7 @@ CASES = [
 QUICK_TAKERS = ("diagnose", "mcp diagnose", "gpuprof.load")
 QUICK_KINDS = ("nothing", "url of ranks", "run of Nsight", "snapshot")
 QUICK = [f"{taker}-{kind}" for taker, kind in CASES if taker in QUICK_TAKERS or kind in QUICK_KINDS]
-"""Each kind is there with some takers, and each taker with some kinds."""
+"""Each kind occurs with some takers, and each taker with some kinds."""
 
 
 @pytest.mark.parametrize(

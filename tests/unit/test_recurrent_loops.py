@@ -1,4 +1,5 @@
-"""Recurrences in Python: a cell that is called for each frame, against layers and micro-batches, which look alike."""
+"""Recurrences in Python: a cell that is called for each frame, distinguished from layers and micro-batches, which look
+similar."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_the_same_cells_round_after_round_are_a_recurrence(tmp_path):
     loops = find_recurrent_loops(case)
     assert loops is not None and loops.rounds.tolist() == [50, 50, 50]
     fix = only(recurrent_loop, case)
-    # Of 100 calls of 40 µs two rounds of two are left; Python between the ops goes with them.
+    # Two rounds of two are left of 100 calls of 40 µs; the Python between the ops goes too.
     gone = case.step_ns - case.step_of(fix.change(case.graph))
     assert gone == pytest.approx(4.4 * MS * 48 / 50, rel=0.08)
     assert "50 rounds of linear" in fix.evidence[0].text
@@ -64,7 +65,7 @@ def test_layers_lengths_and_small_ops_are_none(tmp_path):
 
 
 def one_module(made: Program, names: tuple[str, ...], rounds: int) -> None:
-    """A module that goes round after round over some ops itself, with no ranges inside."""
+    """A module that itself loops over some ops, without ranges inside."""
     start = made.now
     for name in names * rounds:
         made.op(f"aten::{name}", "kernel", 2 * US, [[64, 64], [64, 64]])
@@ -81,7 +82,7 @@ def test_heads_one_after_another_are_one_attention(tmp_path):
 
 
 def branch(made: Program, number: int, ops: tuple[tuple[str, list], ...]) -> None:
-    """A module of its own with some ops."""
+    """A separate module with some ops."""
     start = made.now
     for name, dims in ops:
         made.op(f"aten::{name}", "kernel", 2 * US, dims)
@@ -124,8 +125,8 @@ def test_modules_of_one_class_that_do_not_feed_each_other(tmp_path, ops, rounds:
 
 
 def test_a_head_that_judges_each_state_is_no_recurrence():
-    """Called once on all states it took 1.48 to 1.65 times less, measured in turns, a little more than is predicted;
-    the program was known when this was written."""
+    """Called once on all states it took 1.48 to 1.65 times less, measured in turns, a little more than predicted; the
+    program was known when the rule was written."""
     found = diagnosed(SCENARIOS / "spectral_heads" / "recording")
     fix = next(one for one in (*found.findings, *found.worth_trying) if one.id == "recurrent_loop")
     assert fix.title == "one call for all rounds of a branch" and fix.speedup.expected > 1.2
@@ -148,7 +149,7 @@ def test_cells_of_a_measured_program():
 
 
 def test_a_layer_called_for_each_step_takes_all_steps_at_once(tmp_path):
-    """Results of each step are put behind those before: of 20 rounds' copies 2 / 21 is left."""
+    """Each step's results are appended to the earlier ones: 2 / 21 of the copies of 20 rounds are left."""
 
     def decode(made: Program) -> None:
         start = made.now

@@ -1,4 +1,4 @@
-"""Long steps that the free-running stretch did not meet, found in the other unprofiled steps of the run."""
+"""Long steps that did not occur in the free-running stretch, found in the run's other unprofiled steps."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpuprof.record.regular_steps import WATCHED, Regular, StepWatch, shape_in  
 
 
 class Loader:
-    """Stands for the iterator of a DataLoader."""
+    """Stands in for the iterator of a DataLoader."""
 
 
 LOADER = Loader()
@@ -27,7 +27,7 @@ def batch(length: int, rows: int = 4) -> dict[str, Any]:
 def watched(
     lengths: Sequence[int], calls: Sequence[int | None], passes: int = 1, loader: Any = LOADER, samples: int = 4,
 ) -> StepWatch:  # fmt: skip
-    """Steps with a batch of each length, after which the model is called with one of the length in `calls`."""
+    """Steps with a batch of each length, after which the model is called with a batch of the length in `calls`."""
     watch = StepWatch()
     for length, called in zip(lengths, calls, strict=True):
         watch.fetched(loader, batch(length), samples)

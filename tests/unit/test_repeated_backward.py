@@ -44,7 +44,7 @@ def summed(losses, _):
 
 
 def apart(losses, weights):
-    """As for projected gradients: those of each loss are kept."""
+    """As for projected gradients, those of each loss are kept separately."""
     kept = []
     for loss in losses:
         loss.backward(retain_graph=True)
@@ -52,7 +52,7 @@ def apart(losses, weights):
 
 
 def alone(losses, weights):
-    """Gradients that are not added to those of the weights."""
+    """Gradients that are not added to the weights'."""
     import torch
 
     for loss in losses:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from helpers.case import only
@@ -33,7 +35,7 @@ def trained(tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool =
         for number in range(start + 1, made.sequence + 1):
             begin = made.now
             made.elementwise()
-            arguments = {"Sequence number": number, "Fwd thread id": 1}
+            arguments: dict[str, Any] = {"Sequence number": number, "Fwd thread id": 1}
             made.trace.op("autograd::engine::evaluate_function: Backward0", begin, made.now, AUTOGRAD, **arguments)
         made.tid = MAIN
 

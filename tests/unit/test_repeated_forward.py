@@ -1,4 +1,5 @@
-"""A model that is called twice with the same inputs, and one whose gradients nobody uses: real torch on the CPU."""
+"""A model that is called twice with the same inputs, and one whose gradients are not used, with real torch on the
+CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Net(torch.nn.Module):
 
 
 class Watched:
-    """A model and how many of its calls were called repeated."""
+    """A model, and how many of its calls were reported as repeated."""
 
     def __init__(self, model: Net) -> None:
         self.model, self.count = model, 0
@@ -100,7 +101,7 @@ def test_dropout_makes_two_calls_differ():
 
 
 def test_adapters_that_are_switched_off_make_another_model():
-    """DPO with LoRA scores one batch twice with one module: as it is, and without adapters as the reference."""
+    """DPO with LoRA scores one batch twice with one module: unchanged, and without adapters as the reference."""
     x, model = torch.randn(4, 8), Net()
     for layer in model.layers:
         layer._disable_adapters = False  # type: ignore[assignment]  # as peft's layers have it
@@ -198,7 +199,7 @@ def test_a_marked_call_with_other_matmuls_is_not_believed(tmp_path):
 
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_attention_that_drops_is_not_the_same_twice(tmp_path, drop):
-    """A dropout that is no module and no setting: only the trace shows it."""
+    """A dropout that is neither a module nor a setting, so that only the trace shows it."""
 
     class Attention(Net):
         def forward(self, x: torch.Tensor, hidden: bool = False) -> torch.Tensor:
@@ -221,14 +222,14 @@ def test_attention_that_drops_is_not_the_same_twice(tmp_path, drop):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_gradients_that_nobody_uses(tmp_path, frozen):
-    """The teacher's ops are recorded in vain; the student's, and those without gradients, are not."""
+    """The teacher's ops are recorded for autograd in vain; the student's, and those without gradients, are not."""
     case = twice(tmp_path / "trace.json", again=False, frozen=frozen)
     found = no_grad.find_unused(case)
     assert (found is None) == frozen
     if found is not None:
         ops = case.trace.ops
         assert found.stretches == case.steps
-        # Per layer a transposition, a matmul, a tanh and a product.
+        # Per layer a transposition, a matmul, a tanh and a multiplication.
         assert found.ops.sum() / case.steps == pytest.approx(4 * LAYERS, abs=LAYERS)
         assert (ops.kind[found.ops] == OP).all()
         proposal = only(no_grad, case)

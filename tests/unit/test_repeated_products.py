@@ -1,4 +1,4 @@
-"""Matrix multiplications that are computed twice of the same tensors: real torch on the CPU."""
+"""Matrix multiplications that are computed twice with the same tensors, with real torch on the CPU."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def starts(graph: Graph, rounds: int = 1) -> list[float]:
 
 
 def idle_kernels(ends: int = 500 * US) -> TraceBuilder:
-    """Two kernels with all the time in the world, and a step that ends with the host's work."""
+    """Two kernels that nothing waits for, and a step that ends with the host's work."""
     return (
         TraceBuilder()
         .step(0, 0, ends)
@@ -59,7 +59,7 @@ def idle_kernels(ends: int = 500 * US) -> TraceBuilder:
 
 
 def synchronised() -> TraceBuilder:
-    """A kernel of 200 µs that the host waits for, and one after that."""
+    """A kernel of 200 µs that the host waits for, and another one afterwards."""
     return (
         TraceBuilder()
         .step(0, 0, 400 * US)
@@ -83,7 +83,7 @@ def test_a_wait_is_no_work(tmp_path: Path):
     graph = graph_of(synchronised(), tmp_path)
     (wait,) = np.flatnonzero(graph.waits)
     assert graph.duration_ns[wait] == 0
-    # What the call does itself is not seen, so the usual time of a return is taken: far less than its 201 µs.
+    # What the call itself does is not visible, so the usual time of a return is assumed: far less than its 201 µs.
     assert graph.duration_ns[(graph.call == graph.call[wait]) & ~graph.waits].sum() == 3 * US
     assert starts(graph) == [18 * US, 308 * US]
     assert starts(scale(graph, device=0.5)) == [18 * US, 208 * US]
@@ -228,7 +228,7 @@ def test_all_steps_of_a_round_count(tmp_path: Path):
     assert schedule.step_ns == pytest.approx(300 * US, rel=0.05), "kernels of 300 µs and the gaps between them"
 
 
-# ---- what recordings may lack or hold
+# ---- what recordings may lack, or hold
 
 
 def whole(trace: TraceBuilder) -> TraceBuilder:
@@ -315,7 +315,7 @@ def three_devices(t: TraceBuilder) -> None:
 
 
 def work_of_the_step_before(t: TraceBuilder) -> None:
-    """It was queued when the recording began, and the host has launched the next long before that has ended."""
+    """Work that was queued when the recording began, and the host launches the next long before it has ended."""
     whole(t)
     for k in range(5):
         t.gpu(f"old_{k}", (10 + 50 * k) * US, (58 + 50 * k) * US)
@@ -344,7 +344,7 @@ def a_lost_launch_while_the_thread_stands_still(t: TraceBuilder) -> None:
 
 
 def a_pass_of_two_threads(t: TraceBuilder) -> None:
-    """Of two devices, one after the other: the second begins 50 µs after the first has ended."""
+    """On two devices in turn: the second begins 50 µs after the first has ended."""
     t.step(0, 0, 1000 * US)
     t.op("aten::sum", 0, 100 * US, **FORWARD)
     node = "autograd::engine::evaluate_function: SumBackward0"
@@ -380,7 +380,8 @@ ODD = (
 
 
 def check_sound(graph: Graph, slack_ns: float = 0.5) -> None:
-    """It replays as recorded; whatever is done to it, all times are times, and a faster host takes no longer."""
+    """Checks that it replays as recorded; whatever is changed, all times are valid, and a faster host takes no
+    longer."""
     schedule = simulate(graph)
     nodes = graph.on_gpu
     assert np.abs(schedule.start_ns - graph.recorded_start_ns)[nodes].max(initial=0) <= slack_ns

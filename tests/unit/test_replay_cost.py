@@ -66,7 +66,7 @@ def test_a_step_that_other_recordings_give_is_met_and_stays_as_uncertain(by: flo
 
 @pytest.mark.parametrize("kernel_us", [3, 15, 30])
 def test_a_measured_step_is_met(kernel_us: int, tmp_path: Path):
-    """Host-bound, nearly balanced and GPU-bound, down to what no removal explains: another clock does."""
+    """Host-bound, nearly balanced and GPU-bound, down to steps that no removal explains but another clock does."""
     graph = graph_of(recorded_steps(kernel_us * US), tmp_path)
     recorded = simulate(graph, 3).step_ns
     removed_ns = []

@@ -1,4 +1,4 @@
-"""`gpuprof report` of several ranks: reports of single ranks next to that of all, a click away."""
+"""`gpuprof report` of several ranks: reports of single ranks next to that of all, linked to each other."""
 
 from __future__ import annotations
 

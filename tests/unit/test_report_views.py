@@ -1,4 +1,4 @@
-"""What the page's views are given: every event once, in lanes that do not overlap, and trees that sum up."""
+"""The data of the page's views: every event once, in lanes that do not overlap, and trees that sum up."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_times_are_exact(seen):
 
 
 def test_arrows_lead_to_the_launching_call(seen):
-    """By time and name: what an arrow of a kernel points at is the call that the trace's correlation ids name."""
+    """Compared by time and name: a kernel's arrow points at the call that the trace's correlation ids name."""
     diagnosis, header, _, found = seen
     timeline = diagnosis.tables.timeline
     trace, low = timeline.trace, diagnosis.window.start_ns
@@ -236,7 +236,7 @@ def totals(header, columns, name: str) -> dict[str, int]:
         total[parent[i]] += total[i]
     names: list[str] = []
     for i, above in enumerate(parent):
-        # Kernels that read alike in short are still different ones.
+        # Kernels with the same short name are still different ones.
         here = header["full"].get(str(text[i]), header["strings"][text[i]]).replace("/", "|")
         names.append(here if above < 0 else f"{names[above]}/{here}")
     assert len(set(names)) == len(names), "a node stands twice"
@@ -278,7 +278,7 @@ def test_what_the_next_step_does_is_not_the_optimizers(tmp_path):
         builder.step(i, at, at + step)
         builder.op("aten::conv2d", at + 100 * us, at + 6000 * us)
         builder.launch("conv_kernel", (at + 200 * us, at + 210 * us), (at + 300 * us, at + 5300 * us))
-        # The last range is cut by the profiler itself, which takes long to stop.
+        # The last range is cut by the profiler itself, as it takes long to stop.
         builder.annotation("Optimizer.step#Adam.step", at + 9000 * us, at + step + (50 if i < 2 else 90_000) * us)
         builder.op("aten::_fused_adam_", at + 9100 * us, at + 9500 * us)
         builder.launch("adam_kernel", (at + 9200 * us, at + 9210 * us), (at + 9300 * us, at + 9900 * us))
@@ -293,7 +293,8 @@ def test_what_the_next_step_does_is_not_the_optimizers(tmp_path):
     boxes = {path.split("/")[2] for path in host if path.count("/") > 1}
     assert "steps" in boxes and not any("ProfilerStep" in one for one in boxes), "of all steps one box"
     assert {one.depth for one in events(header, columns) if one.name.startswith("ProfilerStep")} == {0}, "no staircase"
-    # Of each range of the optimizer what lies before the next step: two of 1 ms whole, and the last up to the window.
+    # The part of each optimizer range before the next step: two whole ones of 1 ms, and the last up to the window's
+    # end.
     assert sum(ns for path, ns in host.items() if path.endswith("/Optimizer.step#Adam.step")) == 3 * 1000 * us
     assert host["CPU time"] == 3 * step
     ranges = {one.name: one for one in diagnosis.ranges}
@@ -405,7 +406,7 @@ def test_a_parent_of_several_kinds_is_painted_as_none_of_them():
 
 
 def test_the_timeline_ends_with_the_work_and_not_with_the_profiler(seen):
-    """Stacks that were open when the profiler stopped make nothing longer."""
+    """Stacks that were open when the profiler stopped do not make it longer."""
     _, header, _, found = seen
     open_ended = ("frames", "ops")
     ends = [one.start_ns + one.ns for one in found if header["tracks"][one.track]["kind"] not in open_ended]

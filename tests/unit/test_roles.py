@@ -1,4 +1,4 @@
-"""Roles on one timeline, of marks whose times are known."""
+"""Roles on one timeline, from marks whose times are known."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_trainer_that_waits_for_a_generator(tmp_path: Path):
     assert (one.role, other.role) == ("generator", "trainer")
     assert found.window_ns == 999 * MS  # from the first training to the last generation's end
     assert other.wait_ns == (999 - 10 * 40) * MS
-    assert other.bubble_ns == other.wait_ns - 9 * MS  # it is not waited for while the generator hands over
+    assert other.bubble_ns == other.wait_ns - 9 * MS  # the trainer does not wait for it while the generator hands over
     assert one.wait_ns == 9 * MS
     assert found.iterations == 10
     assert waits(found)["trainer", "generator", "generation"] == (599.0, 10)
@@ -100,7 +100,7 @@ def test_idle_is_waiting_and_the_innermost_mark_has_the_time(tmp_path: Path):
 
 
 def test_processes_of_one_run_share_a_clock_whatever_the_day_says(tmp_path: Path):
-    """Two processes of a host read the time of day apart; the monotonic clock of the boot is the same."""
+    """Two processes of a host read different times of day, but share the monotonic clock since boot."""
     generator = [("generation", 100.0 * i, 100.0 * i + 99) for i in range(11)]
     trainer = [("training", 100.0 * i, 100.0 * i + 40) for i in range(1, 12)]
     folder = run(tmp_path, generator, 1)
@@ -144,14 +144,14 @@ def traced(path: Path, ranges: Marks, ops: Marks, base_ms: float) -> str:
 
 
 def test_traces_of_verls_workers(tmp_path: Path):
-    """Each on the time of day: the trainer's recording began 50 ms later."""
+    """Each trace uses the time of day; the trainer's recording began 50 ms later."""
     generator = traced(
         tmp_path / "rollout.json", [("generate_sequences", 100.0 * i, 100.0 * i + 98) for i in range(11)], [], 0.0
     )
     ranges = [("update_actor", 100.0 * i - 50, 100.0 * i - 20) for i in range(1, 12)]
     ops = [("aten::mul", 100.0 * i - 20, 100.0 * i + 10) for i in range(1, 12)]  # work between the marks
     trainer = traced(tmp_path / "actor.json", ranges, ops, 50.0)
-    assert resolve((generator, trainer)).kind == "ranks"  # of traces it has to be said: they may be ranks
+    assert resolve((generator, trainer)).kind == "ranks"  # for traces it must be stated, as they may be ranks
     found = diagnosed(generator, trainer)
     one, other = sorted(found.roles, key=lambda role: role.role)
     assert (one.role, other.role) == ("generator", "trainer")
@@ -177,8 +177,8 @@ def test_queue_and_staleness_come_from_the_log(tmp_path: Path, capsys: pytest.Ca
 FORKED = """
 import os, sys
 from pathlib import Path
-from gpuprof.record.phase_log import PhaseLog
-log = PhaseLog(Path(sys.argv[1]))
+from gpuprof.record.phase_log import PhaseLogWriter
+log = PhaseLogWriter(Path(sys.argv[1]))
 log.end(log.begin("training"))
 with log._lock:  # as if another thread were writing
     child = os.fork()
@@ -243,7 +243,8 @@ def test_the_terminal_draws_a_lane_for_each_role(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_queue_is_counted_from_the_marks(tmp_path: Path, seed: int):
-    """Next to a queue that is followed as it is filled and emptied, and the versions that its batches were made of."""
+    """Compared with a queue that is followed as it fills and empties, and with the versions that its batches were made
+    with."""
     chance = random.Random(seed)
     room, count = chance.choice((1, 2, 4)), 40
     generated: list[tuple[float, float, int]] = []  # begin, end, version of its weights
@@ -279,7 +280,7 @@ def test_the_queue_is_counted_from_the_marks(tmp_path: Path, seed: int):
 
 
 def test_a_queue_that_was_never_empty_is_not_counted(tmp_path: Path):
-    """How many batches there were at first is not known."""
+    """The number of batches at the beginning is unknown."""
     generator = [("generation", 100.0 * i, 100.0 * i + 20) for i in range(11)]
     trainer = [("training", 100.0 * i + 1, 100.0 * i + 100) for i in range(11)]
     assert diagnosed(run(tmp_path / "g", generator, 1), run(tmp_path / "t", trainer, 2)).queue == ()

@@ -1,4 +1,4 @@
-"""Roles as a page and as a trace for Perfetto: each wait leads to the span that it was for."""
+"""Roles as a page and as a Perfetto trace: each wait leads to the span that it waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of axes that pages draw themselves: round numbers, in the unit of the largest."""
+"""Ticks of axes that pages draw themselves: round numbers, in the unit of the largest."""
 
 from __future__ import annotations
 

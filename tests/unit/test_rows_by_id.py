@@ -1,4 +1,4 @@
-"""The rows of ids are those that a look at every row finds."""
+"""The rows of ids are the same as a search through every row finds."""
 
 from __future__ import annotations
 

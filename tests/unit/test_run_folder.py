@@ -1,4 +1,4 @@
-"""`gpuprof diagnose RUN`: the unprofiled step of a run, what its folder says, and folders that lack something."""
+"""`gpuprof diagnose RUN`: the unprofiled step of a run, the facts in its folder, and incomplete folders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def small(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def usual(small, tmp_path_factory) -> Path:
-    """A whole run around a small recording: 10 ms recorded, 7 ms free-running, 9 ms synchronised as the recorded."""
+    """A whole run around a small recording: 10 ms recorded, 7 ms free-running, 9 ms synchronised like the recorded
+    steps."""
     return usual_run(7.0).write(tmp_path_factory.mktemp("run") / "gpuprof-runs" / "2026-11-21_101500_train", small)
 
 
@@ -79,7 +80,7 @@ def test_paths_that_mean_a_run(usual, path, tmp_path):
 
 
 def test_a_run_without_steps_is_the_latest_only_where_there_is_no_other(usual: Path, tmp_path: Path):
-    """Of a run that took none there is a manifest; `latest` does not lead to it, and may be missing."""
+    """A run without steps has a manifest; `latest` does not lead to it, and may be missing."""
     empty = tmp_path / "2026-11-24_120000_b"
     empty.mkdir()
     shutil.copyfile(usual / "manifest.json", empty / "manifest.json")
@@ -183,7 +184,7 @@ def test_no_baseline_at_all(small, tmp_path):
 )
 def test_a_clock_that_is_held_back(tmp_path, reason, expected):
     run = RunBuilder().stage("settle", [1000.0])
-    for k in range(4):  # before the baseline: no one's business
+    for k in range(4):  # before the baseline, so ignored
         run.sample(BEGUN_NS + k * 100 * MS, ("hw_thermal",))
     begun = run.now_ns
     run.stage("baseline_free", [100.0] * 10).stage("trace", [160.0] * 3)
@@ -313,7 +314,7 @@ def test_a_recording_that_ended_within_its_first_step_is_said_to(small, tmp_path
 
 
 def every_fifth(cause: str) -> RunBuilder:
-    """Steps of 9 ms, and every fifth takes 50 ms more for something that the recorder measures."""
+    """Steps of 9 ms, where every fifth takes 50 ms more for something that the recorder measures."""
     run = RunBuilder().stage("baseline_free", [9.0, 9.0, 9.0, 9.0, 59.0] * 4, device_ns=None)
     for step in run.steps[4::5]:
         step[f"{cause}_ns"] = 50 * MS
@@ -329,7 +330,7 @@ def on_cpu(folder: Path, run: RunBuilder) -> Diagnosis:
 
 
 def test_a_training_on_the_cpu_is_headed_by_its_mean_step(tmp_path):
-    """As one on a GPU is: who waits for an evaluation pays for it, too."""
+    """Just like one on a GPU, as evaluations cost time as well."""
     diagnosis = on_cpu(tmp_path, every_fifth("evaluation"))
     assert (words.step_time(diagnosis), words.usual_step(diagnosis)) == ("19 ms a step", "usually 9.0 ms")
     assert "Evaluation adds 10 ms to the mean step (4 of 20 timed steps" in diagnosis.verdict.summary
@@ -364,7 +365,7 @@ def test_the_run_is_in_the_json(usual, capsys):
 
 
 def test_a_trainers_schedule(tmp_path):
-    """Saves that the timed steps did not hold are not measured, and never 0."""
+    """Saves that did not occur in the timed steps are unknown, and never 0."""
     run = RunBuilder().stage("baseline_free", [80.0] * 12).stage("trace", [160.0] * 3)
     run.rank["intervals"] = {"save": 500, "logging": 10, "nonsense": 1, "evaluation": -3}
     run.steps[3]["logging_ns"] = 2 * MS

@@ -1,4 +1,4 @@
-"""The JSON of a run folder: what its schema says, compared with the code."""
+"""The JSON of a run folder: its schema, compared with the code."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_phase_that_is_timed_can_be_kept():
 
 
 def test_the_words_about_the_files_name_every_key():
-    """`runfile` says the same in fewer words; a key that one of them lacks is a mistake in one of them."""
+    """`runfile` says the same in fewer words; a key that only one of them has is a mistake."""
     words = set(re.findall(r"\w+", runfile.__doc__ or ""))
     for name in ("manifest", "rank", "step", "samples", "telemetry", "written", "phases_head", "phases_span"):
         assert set(SCHEMA["$defs"][name]["properties"]) <= words, name

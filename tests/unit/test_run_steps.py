@@ -34,12 +34,12 @@ def test_steps_of_equal_work_only():
 
 
 def test_steps_of_nearly_equal_work_are_scaled_to_it():
-    """All three of nearly that work do 9 % less, and take 9 % less."""
+    """All three steps of nearly that work do 9 % less, and take 9 % less."""
     work = array(4736, 4736, 4736, 6656, 7552, 4224)
     found = step_time(work * 24 + 100, work, 5205)
     assert found and found.equal_work and not found.fitted
     assert found.ns == pytest.approx(5205 * 24 + 100, rel=1e-4)
-    # What does not grow with the work is as it was, and none grows by more than the work does.
+    # What does not grow with the work stays, and nothing grows by more than the work does.
     flat = step_time(array(80, 80, 80, 80), array(91, 92, 93, 100), 100)
     assert flat and flat.ns == 80
     noise = step_time(array(80, 99, 81, 80, 99), array(91, 92, 93, 94, 95), 100)
@@ -100,7 +100,7 @@ def test_steps_timed_in_another_way_show_how_time_grows_with_work():
     ],
 )
 def test_samples_are_known_from_the_loader_only(tmp_path, samples, loader, found):
-    """A batch may be one long row, and the rows of a tensor may be anything; what a sampler chose is right as it is."""
+    """A batch may be one long row, and the rows of a tensor may be anything; only what a sampler chose is reliable."""
     run = RunBuilder().stage("baseline_free", [100.0] * 8, samples=samples)
     run.rank["loader"] = loader
     result = facts(run.stage("trace", [110.0], samples=samples), tmp_path).run
@@ -187,7 +187,7 @@ def test_a_save_seen_in_other_steps(tmp_path):
 
 
 def test_a_stretch_that_continues_after_the_windows(tmp_path):
-    """Later steps count from 5 s after the recording's end on, if the recorder's hooks are still there."""
+    """Later steps count from 5 s after the end of the recording, if the recorder's hooks are still there."""
 
     def run(after_ms: float, **fields) -> RunBuilder:
         made = RunBuilder().stage("baseline_free", [80.0] * 10).stage("trace", [160.0] * 3)
@@ -202,7 +202,7 @@ def test_a_stretch_that_continues_after_the_windows(tmp_path):
 
 
 def test_memory_that_is_allocated_in_a_step(tmp_path):
-    """Six calls of cudaMalloc: 1 ms each of its 12 ms excess; what nothing explains stays variation."""
+    """Six calls of cudaMalloc explain 1 ms each of its 12 ms excess; what nothing explains stays variation."""
     run = RunBuilder().stage("baseline_free", [80.0] * 6 + [92.0] + [80.0] * 5).stage("trace", [160.0] * 3)
     for number, step in enumerate(run.steps):
         step["device_allocations"] = 40 if number < 6 else None if number == 6 else 46
@@ -224,7 +224,8 @@ def test_steps_that_pause_for_no_measured_cause_are_counted(tmp_path):
 
 @pytest.mark.parametrize(("pause_ms", "owed_ms"), [(380.0, 4 * 40 + 900), (1000.0, 5 * 40)])
 def test_a_new_shape_owes_all_of_a_step_that_is_longer_than_any_known_one(tmp_path, pause_ms: float, owed_ms: float):
-    """40 ms more for most new shapes, and 900 ms where a kernel is compiled; a step with a known one pauses."""
+    """40 ms more for most new shapes, and 900 ms where a kernel is compiled; a long step with a known shape counts as a
+    pause."""
     ms = [80.0, 120.0, 80.0, 80.0, 980.0, 80.0, 120.0, pause_ms, 80.0, 120.0, 80.0, 120.0]
     run = RunBuilder().stage("baseline_free", ms).stage("trace", [160.0] * 3)
     for step, took in zip(run.steps, ms, strict=False):
@@ -250,7 +251,7 @@ def test_a_new_shape_owes_all_of_a_step_that_is_longer_than_any_known_one(tmp_pa
     ids=["as handed out", "preference pairs", "packed", "unknown relation", "generations", "a smaller call", "halves"],
 )
 def test_samples_are_those_of_the_batch_and_not_rows(tmp_path, rows, loader, declared, samples):
-    """Two accumulated passes; of a trainer its own micro-batch counts."""
+    """Two accumulated passes; with a trainer its own micro-batch counts."""
     run = RunBuilder().stage("baseline_free", [80.0] * 6, samples=2 * rows, micro_steps=2)
     run.stage("trace", [160.0] * 3, samples=2 * rows, micro_steps=2)
     run.rank["loader"] = {**run.rank["loader"], "batch_size": loader}
@@ -261,7 +262,8 @@ def test_samples_are_those_of_the_batch_and_not_rows(tmp_path, rows, loader, dec
 
 
 def test_steps_of_more_passes_are_timed_by_their_passes(tmp_path):
-    """Accumulation that grows, of batches of unknown size: a recorded step of two passes takes as long as two."""
+    """Growing accumulation with batches of unknown size: a recorded step of two passes is compared with timed steps of
+    two."""
     run = RunBuilder().stage("baseline_free", [60.0, 61.0, 59.0, 60.0] * 2, tokens=0, samples=None)
     run.stage("baseline_sync", [120.0, 121.0, 119.0, 120.0] * 2, tokens=0, samples=None, micro_steps=2)
     run.stage("trace", [200.0] * 3, tokens=0, samples=None, micro_steps=2)

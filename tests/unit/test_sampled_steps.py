@@ -1,4 +1,4 @@
-"""How many steps are sampled where the stretch lasts until it is long enough."""
+"""How many steps are sampled if the stretch lasts until it is long enough."""
 
 from __future__ import annotations
 

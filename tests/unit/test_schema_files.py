@@ -1,4 +1,4 @@
-"""The published schemas are what the dataclasses say, and refuse what is not a document."""
+"""The published schemas match the dataclasses, and refuse what is not a document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprof import documents
 
 MUTANTS = 25
 PARTS = ("source", "quality", "steps", "budget", "devices", "gaps", "verdict", "above_reach", "considered")
-"""Of the document: all whose keys are those of dataclasses."""
+"""The parts of the document whose keys are those of dataclasses."""
 
 
 def test_files_are_as_the_dataclasses_say() -> None:
@@ -46,7 +46,7 @@ def test_a_missing_key_an_extra_one_and_a_wrong_type_are_refused() -> None:
 
 
 def _places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every object inside, with each of its keys."""
+    """Every object inside a document, with each of its keys."""
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, dict):
             yield from ((one, key) for key in one)

@@ -1,4 +1,5 @@
-"""No form in which a secret stands in a command or a message is kept; each line below is one, S marks the secret."""
+"""Secrets are removed in every form that they take in commands and messages; each line below is a form, S marks the
+secret."""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ SHAPES = [
 
 
 def filled(form: str) -> str:
-    """The form with a secret for each S and S2 that stands by itself."""
+    """The form with a secret in place of each separate S and S2."""
     return re.sub(r"(?<![A-Za-z])S(2?)(?![A-Za-z])", lambda m: f"{S}{m[1]}", form)
 
 

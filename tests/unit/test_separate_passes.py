@@ -45,7 +45,7 @@ def teacher(model, batches):
 
 
 def preferences(model, batches):
-    """Chosen and rejected answers, each by the model and by itself as it was."""
+    """Chosen and rejected answers, each scored by the model and by its earlier copy."""
     import torch
 
     with torch.no_grad():
@@ -61,7 +61,7 @@ CASES = [
     pytest.param(lambda model, batches: [model(batches[0])], False, 0, 1, id="one pass"),
     pytest.param(lambda a, b, batches: [a(batches[0]), b(batches[1])], True, 0, 1, id="two towers"),
     pytest.param(teacher, False, 0, 1, id="a teacher"),
-    # A pass with its backward pass has three times the kernels of one without.
+    # A pass with a backward pass has three times the kernels of one without.
     pytest.param(preferences, False, 2, 5 / 8, id="preferences"),
 ]
 """(results, whether there are two models, passes before each backward pass that can be one, share of the kernels that
@@ -72,7 +72,7 @@ is left)."""
     ("results", "two", "count", "left"), few(CASES, ["one after another", "two towers", "preferences"])
 )
 def test_passes_over_other_inputs_can_be_one(tmp_path: Path, results, two: bool, count: int, left: float):
-    """The first pass stays, and what does not belong to these passes."""
+    """The first pass and everything outside these passes stay."""
     case = case_of(recorded(tmp_path / "trace.json", step_of(results, two)), as_recorded=True)
     if not count:
         assert not list(separate_passes.find(case))
@@ -92,7 +92,7 @@ def test_inputs_of_one_shape_are_named(tmp_path: Path):
 
 @pytest.mark.parametrize(("channels", "count"), [(3, 0), (1, 1)])
 def test_a_predicted_picture_may_be_the_next_input(tmp_path: Path, channels: int, count: int):
-    """Frames that are predicted one from another have the size and the channels of what the model takes."""
+    """Frames that are predicted one from another have the same size and channels as the model's input."""
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Shares of a step that stand for sensitivities where a recording cannot be replayed."""
+"""Shares of a step that replace sensitivities where a recording cannot be replayed."""
 
 from __future__ import annotations
 

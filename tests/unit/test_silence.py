@@ -1,4 +1,4 @@
-"""A stretch of which nothing was recorded is unknown, not Python code, and lowers the confidence."""
+"""A stretch without recorded events is unknown, not Python code, and lowers the confidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOLE = 30 * MS
 
 
 def program(hole: int, at: tuple[int, ...], steps: int = 3) -> Program:
-    """Steps of 4 ms of launches, in the middle of some of which the recording is silent."""
+    """Steps of 4 ms of launches; in the middle of some, nothing is recorded."""
     made = Program()
 
     def body():

@@ -1,4 +1,4 @@
-"""Ops whose CPU time is far above that of their like: what they do is read off what happens inside."""
+"""Ops whose CPU time is far above that of similar ones: what they do is inferred from the events inside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ATTENTION = "aten::some_attention"
 
 
 def program(inside=None, *, dims=None, host: int = 40 * MS, steps: int = 3):
-    """Steps of 60 quick ops and one that takes `host`, of other shapes in each; `inside` adds to it."""
+    """Steps of 60 quick ops and one that takes `host`, with other shapes in each step; `inside` adds events to it."""
     made = Program()
     for number in range(steps):
 
@@ -59,7 +59,7 @@ def test_silence_in_an_op_that_launches_is_planning(tmp_path):
 
 
 def test_an_op_that_was_quick_with_its_shapes_before_does_not_plan(tmp_path):
-    """A plan is kept: whatever else makes the op slow is not known."""
+    """Plans are kept, so what else makes the op slow is unknown."""
     assert kinds(program(dims=[[4, 100]]).case(tmp_path)) == ["unknown"] * 3
 
 
@@ -78,7 +78,7 @@ def test_what_calls_inside_say(tmp_path):
 
 
 def test_a_wait_for_the_gpu_is_not_slow(tmp_path):
-    """Neither a synchronisation in the op nor a launch that waits for room in the queue."""
+    """This holds for a synchronisation in the op and for a launch that waits for room in the queue."""
     for name in ("cudaStreamSynchronize", "cudaLaunchKernel"):
         folder = tmp_path / name
         folder.mkdir()
@@ -131,7 +131,7 @@ def test_without_planning_ops_take_their_usual_time(tmp_path):
 
 
 def test_timed_steps_that_are_longer_than_recorded_ones_planned_for_longer(tmp_path):
-    """Launching takes what it does without the profiler; plans differ from shape to shape."""
+    """Launching takes as long as without the profiler, but plans differ from shape to shape."""
     graph = program().case(tmp_path).graph
     usual = remove_profiler(graph).graph
     recorded_ns = step_of(graph)

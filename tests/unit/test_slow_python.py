@@ -1,4 +1,4 @@
-"""Long stretches of Python on the training thread; not short ones, nor those that the GPU's work hides."""
+"""Long stretches of Python on the training thread; not short ones, nor those hidden behind the GPU's work."""
 
 from __future__ import annotations
 

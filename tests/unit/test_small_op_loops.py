@@ -24,7 +24,7 @@ def columns(ops: list[tuple[int, bool, int]]) -> tuple[np.ndarray, np.ndarray, n
 
 
 def rounds_of(names: np.ndarray, family: np.ndarray, layers: np.ndarray) -> list[int]:
-    """Rounds of each loop."""
+    """The rounds of each loop."""
     found = loops_in(names, family, layers)
     return [] if found is None else found.rounds.tolist()
 
@@ -60,8 +60,8 @@ def test_a_loss_of_each_system_is_a_loop():
 
 
 def test_a_list_of_tensors_is_no_loop():
-    """484 tensors are detached and moved nowhere for one op over all of them; 80 integers are averaged one by one,
-    which is worth less than is shown."""
+    """484 tensors are detached, and not copied, for one op over all of them; 80 integers are averaged one by one, which
+    costs too little to be shown."""
     diagnosis = diagnosed(ROOT / "scenarios" / "cases" / "ema_loop" / "fixed")
     case = analysis_of(diagnosis)
     assert case is not None
@@ -96,7 +96,7 @@ def test_a_loop_around_loops_is_the_loop():
     assert (found.begin.tolist(), found.last.tolist()) == ([len(names) - 1 - 14 - 3 * 14], [len(names) - 2])
     assert found.one_round == pytest.approx((14 + 3) / (14 * len(boxes) + 3 * sum(boxes)))
     assert (found.again_begin - found.again_first).tolist() == [3 * (count - 1) for count in boxes]
-    layers = names == 8  # an op of a layer in each round: the pictures go through a model one after another
+    layers = names == 8  # an op of a layer in each round: the images go through a model one after another
     inner = loops_in(names, same, layers)
     assert inner is not None and inner.rounds.tolist() == [count for count in boxes if 3 * count >= 32]
 
@@ -143,15 +143,15 @@ def test_a_loop_around_loops_of_different_length():
     first, rounds, begin, last = (column.tolist() for column in found.columns[:4])
     assert (first, rounds, last) == ([0], [12], [len(names) - 1])
     assert begin == [len(names) - 60 - 3 * boxes[-1]]
-    layers = names == 40  # a layer in each round: what is left are the boxes of each picture
+    layers = names == 40  # a layer in each round: only the boxes of each image are left
     assert rounds_of(names, same, layers) == [count for count in boxes if 3 * count >= 32]
     pairs = np.concatenate([np.append([1, 2, 3] * count, 4) for count in boxes]).astype(np.int64)
     assert rounds_of(pairs, same[: len(pairs)], free[: len(pairs)])[0] > 100
 
 
 def test_a_loss_of_all_pairs():
-    """576 pairs, and another branch for each 25th. Measured: 11 to 15 times as fast in one matrix multiplication, which
-    was known when this was written; the prediction is lower."""
+    """576 pairs, with another branch for every 25th. Measured: 11 to 15 times as fast in one matrix multiplication,
+    which was known when this was written; the prediction is lower."""
     diagnosis = diagnosed(ROOT / "scenarios" / "programs" / "pairwise_loss" / "recording")
     (found,) = [one for one in diagnosis.worth_trying if one.id == "python_loop"]
     assert "552 rounds" in found.evidence[0].text and found.speedup.high > 8.5

@@ -1,4 +1,4 @@
-"""Tables whose gradients are dense though few rows are looked up."""
+"""Tables with dense gradients although few rows are looked up."""
 
 from __future__ import annotations
 

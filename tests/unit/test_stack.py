@@ -1,4 +1,4 @@
-"""Fixes are written for the program: its arguments' class and fields, its own flags, its model's library."""
+"""Fixes are written for the program: the class and fields of its arguments, its own flags, its model's library."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_files_of_the_installed_trl_are_named_as_their_classes():
         assert of_file(path.stem.removesuffix("_trainer")) in classes, path
 
 
-# -- what a run says of its program
+# -- what a run says about its program
 
 
 @cache
@@ -220,13 +220,13 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> tuple[Analysis, Analysis]:
-    """A program with much to find, and a launch-bound recording."""
+    """A program with many findings, and a launch-bound recording."""
     demo = case_of(RECORDING, ms=81, run=run_of(StepWork(4, 512, 512, 1)))
     return program_case(tmp_path_factory.mktemp("program")), demo
 
 
 def program_case(tmp_path: Path) -> Analysis:
-    """fp32 products, checkpointing and padding."""
+    """A program with fp32 matmuls, checkpointing and padding."""
     program = Program()
 
     def body() -> None:

@@ -1,4 +1,4 @@
-"""The program's start is named and kept out of verdicts, steps and fixes."""
+"""A program's start-up is named and kept out of verdicts, steps and fixes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_parts_sum_to_the_whole_however_they_overlap(tmp_path):
 
 
 def first_launch(program: Program, kernel: str, busy: bool, times: int = 1) -> None:
-    """A launch that lasts 5 ms: the GPU works meanwhile, or it has nothing to do."""
+    """A launch that lasts 5 ms while the GPU works, or has nothing to do."""
     for _ in range(times):
         start = program.now
         if busy:
@@ -170,7 +170,7 @@ def test_a_single_step_that_is_mostly_loading_has_no_verdict(tmp_path):
 
 
 def first_to(program: Program, own: int, api: int = 2 * MS) -> None:
-    """The first `.to()`: the context is created in it, of which no call is recorded."""
+    """The first `.to()`, in which the context is created without a recorded call."""
     start = program.now
     program.trace.call("cudaGetDeviceCount", start + 10 * US, start + 20 * US)
     program.trace.call("cudaMalloc", start + own, start + own + api)
@@ -186,7 +186,7 @@ def first_to(program: Program, own: int, api: int = 2 * MS) -> None:
 
 @pytest.mark.parametrize("own", [300 * MS, 1 * MS])
 def test_a_context_that_the_first_op_creates_is_start_up(tmp_path, own):
-    """Nothing is recorded of it but that the op lasts."""
+    """The recording only shows a long op."""
     program = Program()
     first_to(program, own)
     layers(program)
@@ -249,12 +249,12 @@ def test_an_op_that_lasts_each_time_loads_nothing(tmp_path):
 
 
 def test_planning_for_a_new_shape_is_no_start_up(tmp_path):
-    """Another shape is planned for again."""
+    """Other shapes are planned for again."""
     assert timeline_of(loads(20 * US, 1, name="aten::_cudnn_attention_backward"), tmp_path).start_up.parts == ()
 
 
 def test_a_library_in_the_only_whole_step_lowers_the_confidence(tmp_path):
-    """The step after it was cut, so that what it loads looks like its work."""
+    """The step after it was cut, so that loading looks like the step's work."""
     (tmp_path / "other").mkdir()
     program = loads(20 * US, cut=True)
     timeline = timeline_of(program, tmp_path)

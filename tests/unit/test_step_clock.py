@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 class Listening:
-    """A clock that hears of a real training what a session and a trial let it hear."""
+    """A clock that listens to a real training in the way that sessions and trials do."""
 
     def __init__(self, source: str = "optimizer") -> None:
         self.ends: list[int] = []
@@ -124,7 +124,7 @@ def test_another_thread_is_not_the_training():
 
 
 def test_a_clock_can_begin_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch):
-    """torch imports its loaders, whose hooks make a clock, before its back ends."""
+    """torch imports its loaders, whose hooks create a clock, before its back ends."""
     known = torch.backends.cuda.is_built()
     monkeypatch.delattr(torch, "backends")
     assert StepClock("optimizer", lambda: None).may_capture == known

@@ -1,4 +1,4 @@
-"""Energy of a step with a fix: the power of waiting for as long as the step takes, and what the GPU's work takes."""
+"""Energy of a step with a fix: the power of waiting for the length of the step, plus the energy of the GPU's work."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PASS, METRIC = 10 * MS, 2 * MS
 
 
 class Training(Program):
-    """Passes whose backward evaluates the numbers of their ops, with the last one's in a range of its own."""
+    """Passes whose backward evaluates their ops' sequence numbers, the last op's in a separate range."""
 
     def forward(self, layers: int = 40) -> list[int]:
         numbers = list[int]()
@@ -67,8 +67,8 @@ def trained(
     after: Callable[[Training], object],
     between: Callable[[Training], object] = nothing,
 ) -> Analysis:
-    """Four steps; `before` runs between the model and the loss, `between` between loss and backward pass, `after`
-    behind that."""
+    """Four steps; `before` runs between the model and the loss, `between` between loss and backward pass, `after` after
+    that."""
     program = Training()
 
     def body():
@@ -142,7 +142,7 @@ def test_not_inputs_of_the_next_pass(tmp_path: Path):
 
 
 def norms(program: Training, tensors: int = 40, then: str = "") -> None:
-    """The norm of each gradient, one after the other, of which all are read; `then`: an op on each gradient."""
+    """The norm of each gradient, one after the other, all of which are read; `then`: an op on each gradient."""
     shapes = [[1024, 1024], [4096, 1024]] * (tensors // 2)
 
     def body() -> None:

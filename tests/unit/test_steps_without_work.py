@@ -1,4 +1,4 @@
-"""Recordings most of whose steps launch nothing: no step is usual there, and none may be divided by."""
+"""Recordings in which most steps launch nothing: there is no usual step, and nothing may be divided by one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_step_is_the_mean_where_the_gpu_binds(tmp_path: Path):
 
 
 def test_a_larger_batch_is_estimated_over_all_steps(tmp_path: Path):
-    """Without shapes kernels grow with the batch: eight times 17.6 ms in five steps."""
+    """Without shapes kernels grow with the batch: to eight times 17.6 ms in five steps."""
     found = gpuprof.diagnose(mostly_idle().write(tmp_path / "trace.json"))
     batch = next(finding for finding in found.findings if finding.id == "larger_batch")
     assert batch.step_ns.expected < (8 * 2 * 8.8 * MS + STEPS * 10 * MS) / STEPS

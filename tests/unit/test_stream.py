@@ -25,7 +25,7 @@ from gpuprof.tracefile.trace import ABSENT
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """Where scanner and parser disagree, fail, rather than read the file in the slow way."""
+    """Fail where scanner and parser disagree, instead of reading the file the slow way."""
     monkeypatch.setenv("GPUPROF_DEBUG", "1")
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_mended_is_dropped_and_counted(file):
 
 @pytest.mark.parametrize("key", ["name", "pid", "id", "bp", "unknown"])
 def test_a_bracket_too_many_does_not_take_in_the_events_that_follow(key, file):
-    """With it the broken event reads as one whose value goes on to the end of the list, and of the document."""
+    """With it, the broken event looks like one whose value continues to the end of the list and the document."""
     flow = f'{{"ph": "s", "cat": "ac2g", "ts": 3, "{key}": [{{"x"}}'
     file.write_text(f'{{"traceEvents": {listed([op("a"), flow, op("b"), op("c")])}, "traceName": "t"}}')
     parsed = parsed_from(file)
@@ -112,7 +112,7 @@ def test_a_bracket_too_many_does_not_take_in_the_events_that_follow(key, file):
 
 @pytest.mark.parametrize("block_bytes", [64, 200, 1 << 20])
 def test_a_bracket_of_a_list_within_an_event_does_not_end_the_list(block_bytes, file):
-    """The text of an event goes on in its middle, as a block of a file that was written over does."""
+    """The text continues in the middle of an event, as when a block of a file was overwritten."""
     torn = '2048, 1], [1, 2048]], "Ev Idx": 7}}'
     file.write_text(f'{{"traceEvents": {listed([op("a"), torn, op("b"), op("c")])}, "traceName": "t"}}')
     parsed = parsed_from(file, block_bytes)
@@ -149,7 +149,7 @@ def test_brackets_that_end_no_list_are_not_looked_behind_without_end(file):
     (reader.SMALL_UNCOMPILED_BYTES + 1, False, "stream"),
 ])  # fmt: skip
 def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, monkeypatch):
-    """Kernels that are compiled are used from 4 MB on; those that are not cost more than they save up to 100 MB."""
+    """Compiled kernels are used from 4 MB on; compiling them costs more than it saves up to 100 MB."""
     monkeypatch.setattr(reader, "_is_compiled", lambda: compiled)
     document = listed([op("a")])
     file.write_text(document[:1] + " " * (text_bytes - len(document)) + document[1:])
@@ -180,7 +180,7 @@ def test_an_event_within_a_whole_one_is_part_of_it(file):
 
 @pytest.mark.slow
 def test_many_odd_events_take_no_more_than_they_must(file):
-    """Some 15 times what a JSON parser takes for all of the file, however long it is."""
+    """About 15 times what a JSON parser takes for the whole file, however long it is."""
     count = 30_000
     text = listed(op(f"op{i % 100}", f'"{i}.5"') for i in range(count))
     file.write_text(text)
@@ -189,9 +189,10 @@ def test_many_odd_events_take_no_more_than_they_must(file):
     assert times_as_long(lambda: parsed_from(file), lambda: json.loads(text)) < 80
 
 
+@pytest.mark.measures_time
 @pytest.mark.slow
 def test_a_quote_too_many_costs_one_event_and_little_time(file):
-    """Read on from an odd quote in a list, strings and what is between them change places up to the end of the file."""
+    """After an odd quote in a list, strings and the text between them would swap roles up to the end of the file."""
     good = op("good", more=', "args": {"Concrete Inputs": ["", "[4, 256]"], "Input Dims": [[4, 256], []]}')
     bad = op("bad", more=', "args": {"Concrete Inputs": ["it"s", "[4, 256]"], "Input Dims": [[4, 256], []]}')
     took_s = []

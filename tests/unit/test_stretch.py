@@ -19,7 +19,7 @@ def test_steps_follow_each_other_and_what_passes_between_them_is_in_none():
     begun = stretch.begun_ns
     stretch.end_step(begun + 5)
     stretch.end_step(begun + 12)
-    stretch.step_begun_ns = begun + 20  # eight nanoseconds of our own work
+    stretch.step_begun_ns = begun + 20  # eight nanoseconds of gpuprof's own work
     stretch.end_step(begun + 23)
     assert stretch.step_ns == [5, 7, 3]
 

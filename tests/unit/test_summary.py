@@ -1,4 +1,4 @@
-"""The step that a summary is about: the headline's, or another one that it names."""
+"""The step that a summary describes: the headline's, or another one that it names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_summary_names_a_step_that_is_not_the_headlines(budget: Budget | None,
 
 
 def test_waits_for_the_cpu_count_together_as_in_the_headline():
-    """Batches are the largest single cause; launches and Python are one wait for the CPU, and longer."""
+    """Batches are the largest single cause; launches and Python together are a longer wait for the CPU."""
     shares = Shares(
         0, 100 * MS, 10 * MS, 0, 0, {"input": 34 * MS, "launch": 24 * MS, "python": 18 * MS, "device": 14 * MS}
     )

@@ -1,4 +1,4 @@
-"""Notes of a step's events are bounded, and can be ended from any thread."""
+"""The notes of a step's events are bounded, and can be ended from any thread."""
 
 from __future__ import annotations
 

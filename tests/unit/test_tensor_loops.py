@@ -1,4 +1,4 @@
-"""Loops over tensors in Python: what is one, and what it takes as ops over lists."""
+"""Loops over tensors in Python: which are recognised, and what they take as ops over lists."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_norm_read_of_each_tensor_is_a_loop_and_becomes_a_few_launches(tmp_pat
     left = case.step_of(in_lists(found, 1)(case.graph))
     loop = case.step_ns - without
     assert loop > TENSORS * (HOST_OP + PAUSE)
-    # Ops take 0.075 and Python 0.27 of what they took, and nothing waits any more.
+    # Ops take 0.075 and Python 0.27 of their former time, and nothing waits any longer.
     assert left - without == pytest.approx(
         HOST[1] * TENSORS * 32 * US + kernels_calibrated.OPTIMIZER_LOOP_PYTHON.rising[1] * TENSORS * PAUSE, rel=0.35
     )

@@ -1,4 +1,4 @@
-"""What the terminal shows: for hand-made diagnoses of every kind, at every width."""
+"""What the terminal shows for hand-made diagnoses of every kind, at every width."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_everything_shows_and_nothing_acts(make):
 
 
 def test_fixes_begin_with_the_step_of_the_headline():
-    """Replayed steps that scatter: their mean is not the usual step, from which fixes are predicted."""
+    """Replayed steps scatter, and their mean is not the usual step, from which fixes are predicted."""
     steps = replace(present(host_bound().steps), estimated_ns=299 * MS, recorded_ns=346 * MS)
     mean = Budget(301 * MS, 299 * MS, 303 * MS, 299 * MS, (), (), 2 * MS, STEPS, "recorded")
     fix = Finding("compile", "torch.compile", "high", (), "model.compile()", Range(MS, MS, MS), Range(2.0, 2.0, 2.0))
@@ -267,8 +267,8 @@ def many_fixes(n: int, lines: int = 1):
 @pytest.mark.parametrize("width", (60, 80, 100, 132))
 @pytest.mark.parametrize(("count", "lines"), [(1, 1), (3, 1), (3, 3), (7, 2)])
 def test_the_first_lines_answer(count, lines, width):
-    """Verdict, bar with its legend, one to three fixes with their gain and code, the next ones with their gain;
-    nothing else before."""
+    """They are the verdict, the bar with its legend, one to three fixes with gain and code, and the next ones with
+    their gain; nothing else comes before."""
     text = plain(many_fixes(count, lines), width, verbose=False)
     first = "\n".join(text.splitlines()[:ANSWER_LINES])
     assert first.startswith("WAITING FOR THE CPU to launch kernels 91 %")
@@ -314,7 +314,7 @@ def test_times_of_the_headline_are_whole(width):
 
 @pytest.mark.parametrize("width", range(20, 60))
 def test_a_number_stays_with_its_unit(width: int):
-    """At every width; other words break as usual, and colours stay where they are."""
+    """Holds at every width; other words break as usual, and colours stay in place."""
     text = "half of them under 3.9 µs long, 12 % of 81 ms, 8× the work, 4.6 GiB and 17 of 57 timed steps"
     (grid,) = section("name", [Text(text, "bold")])
     lines = [line.strip() for line in drawn(grid, width).removeprefix("  name").splitlines()]

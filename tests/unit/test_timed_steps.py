@@ -1,4 +1,4 @@
-"""The strip of timed steps: what each waited for, as the chart and the table of the mean step say it."""
+"""The strip of timed steps: what each waited for, in agreement with the table of the mean step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bars(figure) -> list[dict]:
 
 
 def heights(figure) -> dict[int, float]:
-    """Step → sum of its bars."""
+    """Step → the sum of its bars."""
     found: dict[int, float] = defaultdict(float)
     for bar in bars(figure):
         for x, y in zip(bar["x"], bar["y"], strict=True):
@@ -100,7 +100,7 @@ def test_what_comes_once_is_named_so():
 
 
 def test_what_still_recurs_is_not_said_to_come_once():
-    """It is part of the mean, and becomes rarer."""
+    """It is part of the mean and becomes rarer."""
     shapes = {"new_shapes": every(3, 40, 20)}
     found = of_stretch(shapes, 20, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 10**9})
     assert budget_rows.once(found) == ["Becomes rarer: planning for new shapes"]

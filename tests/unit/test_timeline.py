@@ -1,4 +1,4 @@
-"""Steps, phases, links and categories: on hand-made traces where the truth is plain."""
+"""Steps, phases, links and categories, on hand-made traces where the truth is obvious."""
 
 from __future__ import annotations
 
@@ -217,14 +217,14 @@ def test_a_graph_launch_owns_all_its_kernels():
         ("aten::native_layer_norm", "vectorized_layer_norm_kernel", "norm"),
         ("_rope_embedding", "_rope_embedding_QK", "rope"),
         (None, "my_kernel", "other"),
-        # What is not known is not named after an op that is not known either.
+        # An unknown kernel is not named after an op that is unknown too.
         ("aten::_assert_async", "void at::native::_assert_async_cuda_kernel<bool>", "other"),
-        # Inductor names kernels after what is fused in them, and after what they only prepare for.
+        # Inductor names kernels after the ops fused in them, and after ops that they only prepare.
         ("triton_poi_fused_view_1", "triton_poi_fused__scaled_dot_product_flash_attention_cat_view_10", "triton_fused"),
         ("triton_red_fused_1", "triton_red_fused_add_addmm_clone_convolution_native_layer_norm_1", "triton_fused"),
         ("triton_tem_fused_mm_1", "triton_tem_fused_mm_1", "gemm"),
         ("triton_tem_fused_2", "triton_tem_fused_flex_attention_2", "attention"),
-        # A library's name says nothing of its kernel.
+        # A library's name says nothing about its kernel.
         (
             "fbgemm::bounds_check_indices",
             "void bounds_check_indices_kernel<long>(fbgemm::A)",

@@ -19,7 +19,7 @@ KERNELS = 100
 
 
 def balanced(tmp_path, cpu: int = 100 * US) -> Analysis:
-    """10 ms of kernels, which the CPU launches in as much time."""
+    """10 ms of kernels, which the CPU takes as long to launch."""
     program = Program()
 
     def body() -> None:
@@ -60,7 +60,7 @@ def test_what_makes_no_pair(tmp_path, other: Proposal):
 
 
 def test_where_one_is_the_limit_the_other_adds_nothing(tmp_path):
-    """The CPU takes 30 ms: what takes time off the GPU makes no difference."""
+    """The CPU takes 30 ms, so that saving GPU time makes no difference."""
     small = replace(FASTER_CPU, change=lambda graph: scale(graph, host=0.97))
     assert best_pair(PredictedSteps(balanced(tmp_path, 300 * US)), [("one", small), ("padding", FASTER_GPU)]) is None
 

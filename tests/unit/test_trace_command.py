@@ -1,4 +1,4 @@
-"""What `gpuprof trace` makes of its command line: what to run, what of it to keep, and what it leaves alone."""
+"""How `gpuprof trace` reads its command line: what to run, what to store of it, and what to leave alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The patch that gives a trainer's arguments other values, and the trial of what would shorten an iteration."""
+"""The patch that changes a trainer's arguments, and trials of what would shorten an iteration."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def written(folder: Path, name: str, text: str) -> str:
 
 
 def diagnosed(*paths: str) -> LoggedIterations:
-    """What the logs say, once its JSON was found to be valid, and the phases to sum to the iteration."""
+    """The diagnosis of logs, after checking that its JSON is valid and the phases sum to the iteration."""
     assert all(is_training_log(Path(path)) for path in paths)
     found = diagnose_logs(paths)
     VALIDATOR.validate(json.loads(json.dumps(ITERATIONS.to_json(found))))
@@ -116,7 +116,7 @@ def test_trackers_say_what_the_console_says(tmp_path: Path):
 
 
 def test_validation_between_iterations_lengthens_them(tmp_path: Path):
-    """Some versions validate outside of what they call a step: its phases fit into it only without."""
+    """Some versions validate outside what they call a step: only without validation do its phases fit into it."""
     line = "step:{} - timing_s/gen:5.0 - timing_s/update_actor:4.0 - timing_s/step:10.0"
     lines = [line.format(n) + (" - timing_s/testing:30.0" if n == 3 else "") for n in range(1, 5)]
     found = diagnosed(written(tmp_path, "verl.log", "\n".join(lines)))
@@ -234,7 +234,7 @@ def test_logs_and_recordings_do_not_mix(tmp_path: Path, capsys: pytest.CaptureFi
     log = written(tmp_path, "verl.log", logs.verl())
     assert main(["diagnose", log, str(trace)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    # It names a framework's keys, and has no iteration.
+    # It has a framework's keys but no iteration.
     empty = written(tmp_path, "empty.log", "waiting for timing_s/step\n")
     assert main(["diagnose", empty]) == 2
     assert "no times of iterations" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a trial concludes from what its processes measured: gains, sameness, plans, and its texts."""
+"""What a trial concludes from its processes' measurements: gains, sameness, plans, and its texts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decision(steps: Sequence[tuple[str, float]], width: float = 0.0) -> str | No
 
 
 def test_a_gain_is_measured_against_the_neighbours_not_against_the_first():
-    # The machine gets slower by 2 ms a process; the fix halves the step all the same.
+    # The machine gets slower by 2 ms per process; the fix still halves the step.
     steps = [("", 10), ("a", 6), ("", 14), ("a", 8), ("", 18)]
     found = judge.speedup("a", [process(*one) for one in steps])
     assert found and found.low and found.high
@@ -199,7 +199,7 @@ def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
     assert patch.name == name
     assert patch.does and patch.line and patch.cannot
     assert patch.values or not patch.default
-    # One that takes a value and has no default has to be given it.
+    # A patch that takes a value and has no default must be given one.
     assert patch.check(patch.default) == bool(patch.default or not patch.values)
     assert ("{value}" in patch.line) <= bool(patch.values)
 
@@ -236,7 +236,7 @@ def test_patches_use_the_standard_library_and_the_programs_torch_only():
 
 
 def test_each_patch_imports_and_applies_where_gpuprof_is_not_installed():
-    """As the target's Python sees it: only the package's folder, under a private name, and no site-packages."""
+    """With what the target's Python has: only the package's folder, under a private name, and no site-packages."""
     code = f"""
 import sys
 package = type(sys)("_gpuprof")

@@ -1,4 +1,4 @@
-"""Which processes `gpuprof try` starts, and when it stops: played on a machine whose steps are known."""
+"""Which processes `gpuprof try` starts and when it stops, simulated on a machine whose steps are known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TF32, FUSED, WORKERS = TriedFix("tf32"), TriedFix("optimizer", "fused"), TriedFi
 
 
 class Machine:
-    """Stands for a Starter: each process takes WALL_S, and its step what the fixes in it leave, with some noise."""
+    """Stands in for a Starter: each process takes WALL_S, and its step what its fixes leave, with some noise."""
 
     def __init__(self, gains: dict[TriedFix, float], noise: float = 0.005, **load: float) -> None:
         self.gains, self.noise, self.load, self.now_s = gains, noise, load, 0.0
@@ -50,7 +50,7 @@ class Machine:
 
 
 def played(machine: Machine, *candidates: FixToTry, budget_s: float = 300.0, **options: object) -> Trial:
-    """The trial, whose JSON is valid."""
+    """The trial, after checking that its JSON is valid."""
     options = {"rounds": None, "until": None} | options
     found = run_trial(
         cast("Any", machine), ("python", "train.py"), candidates, run=None, world_size=1, budget_s=budget_s,
@@ -62,7 +62,7 @@ def played(machine: Machine, *candidates: FixToTry, budget_s: float = 300.0, **o
 
 
 def candidate(fix: TriedFix, gain: float | None = None, **more: object) -> FixToTry:
-    """One that is predicted to gain this much, within a tenth."""
+    """A fix that is predicted to gain this much, within a tenth."""
     if gain is None:
         return FixToTry(fix)
     expected = Range(gain / 1.1, gain, gain * 1.1)

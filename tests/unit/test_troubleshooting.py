@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages that gpuprof prints, word for word."""
+"""docs/troubleshooting.md quotes messages word for word as gpuprof prints them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALWAYS = {"unit": "step", "unit.a": "a step", "LOG": "gpuprof.log", "runfile.LOG
 
 
 def texts(source: str) -> Iterator[str]:
-    """The strings of a module but docstrings, with one `…` for what is filled in."""
+    """The strings of a module except docstrings, with `…` for what is filled in."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -32,7 +32,7 @@ def texts(source: str) -> Iterator[str]:
 
 @cache
 def printed() -> str:
-    """All strings of the package, one a line."""
+    """All strings of the package, one per line."""
     paths = sorted((ROOT / "gpuprof").rglob("*.py"))
     return "\n".join(text for path in paths for text in texts(path.read_text(encoding="utf-8")))
 

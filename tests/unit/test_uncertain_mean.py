@@ -1,4 +1,4 @@
-"""How well the mean step is known: it counts for the step after a fix, and cancels in the gain where both scale."""
+"""The uncertainty of the mean step counts for the step after a fix, and cancels in the gain where both scale."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def predicted(case: Analysis) -> Prediction:
 
 @pytest.mark.parametrize(("gpu", "widens"), [(2, False), (20, True), (100, False)])
 def test_another_process_widens_a_gain_where_it_changes_what_limits(gpu: int, widens: bool, tmp_path):
-    """The CPU takes as long as the GPU: with a quicker one a faster GPU gains more, with a slower one nothing. Where
+    """The CPU takes as long as the GPU: with a quicker CPU a faster GPU gains more, with a slower one nothing. Where
     either takes much longer than the other, another pace changes the step before and after alike."""
     program = Program()
     for _ in range(3):
@@ -72,8 +72,8 @@ def test_scatter_of_all_steps_cancels_in_the_gain(tmp_path):
 
 
 def test_a_fix_of_the_usual_step_gains_less_if_pauses_make_more_of_the_mean(tmp_path):
-    """Usually 4 ms, of which half is gained, and 4 ms of pauses, of which nothing is; of them 2 to 6 ms were measured,
-    so that 10 ms become 8 at worst."""
+    """The usual step takes 4 ms, half of which is saved; pauses take 4 ms, of which nothing is saved. They measured 2
+    to 6 ms, so that 10 ms become 8 at worst."""
     found = predicted(timed(tmp_path, 6, 8, 10, usual=4, lumps_ns={"pauses": 4 * MS}))
     assert found.step.expected == pytest.approx(6 * MS, rel=0.01)
     noise, scatter = math.log1p(noise_calibrated.PROCESS.value), change_noise(8 / 6)
@@ -88,8 +88,8 @@ def test_a_fix_of_the_usual_step_gains_less_if_pauses_make_more_of_the_mean(tmp_
     ("steps", "share"), [(0, math.exp(-7 / 4)), (1, math.exp(-1.2816)), (16, math.exp(-1.2816 / 4))]
 )
 def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, share: float, tmp_path):
-    """However uncertain the mean, the excess of some steps was measured: a fix of it does gain, the surer the more
-    steps had it. The step after it is as uncertain as the usual one."""
+    """However uncertain the mean, the excess of some steps was measured: a fix for it does gain, the more surely the
+    more steps had it. The step after it is as uncertain as the usual one."""
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
     assert case.budget is not None
     case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
@@ -116,8 +116,8 @@ def budget(mean_ms: float, half_ms: float, *excess: Excess) -> Budget:
 
 
 def test_the_pace_of_workers_is_that_which_is_known_better():
-    """Made in 400 ms each, and the training got one every 600: its own mean decides where that is sure, and what was
-    measured in the workers where not. Workers are never slower than what the training got."""
+    """Workers make a batch in 400 ms, and the training got one every 600. Its own mean decides where that is certain,
+    otherwise what was measured in the workers. Workers are never slower than what the training got."""
     sure, unsure = budget(150, 0.1), budget(150, 140)
     assert _pace(400 * MS, 0.05, 600 * MS, sure) == pytest.approx(600 * MS, rel=0.001)
     assert _pace(400 * MS, 0.05, 600 * MS, unsure) == pytest.approx(400 * MS, rel=0.02)
@@ -134,7 +134,7 @@ def test_waits_beyond_the_pace_of_workers_stay_with_more_of_them(tmp_path):
     assert mean.now_ns() == pytest.approx(160 * MS)
     assert mean.of(case.graph, loader=replace(loader, workers=16)) == pytest.approx(120 * MS)
     assert mean.of(case.graph, faster={"input": 0.5}) == pytest.approx(90 * MS)
-    # Another mean step says nothing of workers that were measured; it is not below what they allow.
+    # Another mean step says nothing about workers that were measured; it is not below what they allow.
     assert mean.with_mean(220 * MS).loader == mean.with_mean(90 * MS).loader == loader
     assert mean.with_mean(220 * MS).now_ns() == pytest.approx(220 * MS)
     assert mean.with_mean(90 * MS).now_ns() == pytest.approx(100 * MS)
@@ -142,7 +142,7 @@ def test_waits_beyond_the_pace_of_workers_stay_with_more_of_them(tmp_path):
 
 
 def delivered(batch: float, workers: int, prefetch: int, step: float, every: int, pause: float) -> float:
-    """Mean step of a training fed by workers that pauses at times, simulated batch by batch: the oracle."""
+    """The oracle: mean step of a training that is fed by workers and pauses at times, simulated batch by batch."""
     done, taken, now, count = [], [], 0.0, 40 * every
     for k in range(count):
         begin = max(done[k - workers] if k >= workers else 0, taken[k - workers * prefetch] if k >= 2 * workers else 0)
@@ -156,8 +156,8 @@ def delivered(batch: float, workers: int, prefetch: int, step: float, every: int
     ("every", "pause", "hidden"), [(10, 60, 1.0), (20, 120, 1.0), (100, 2000, 0.1), (4, 1000, 0.06)]
 )
 def test_workers_go_on_while_the_training_pauses(every: int, pause: float, hidden: float, tmp_path):
-    """Four workers bring a batch every 25 ms to a training of 10 ms; what they do in a pause, 200 ms at most, it does
-    not wait for afterwards."""
+    """Four workers deliver a batch every 25 ms to a training of 10 ms; it does not wait later for what they make during
+    a pause, at most 200 ms of work."""
     loader, ns = Loader(100 * MS, 4), pause / every * MS
     truth = delivered(100, 4, 2, 10, every, pause) * MS
     case = timed(tmp_path, truth / MS, truth / MS, truth / MS, usual=10, loader=loader, lumps_ns={"save": ns},
@@ -219,7 +219,7 @@ def recorded(path: Path, gpu_us: int) -> Analysis:
 
 
 def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
-    """Half of the CPU's time goes: whatever recording cost, the step is half as long."""
+    """Half of the CPU's time goes, so whatever recording cost, the step is half as long."""
     case = recorded(tmp_path, 5)
     half = Proposal("", (), Fix(), partial(scaled, nodes=~case.graph.on_gpu, factor=0.5))
     found = prediction(PredictedSteps(case), [half])
@@ -232,7 +232,8 @@ def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
 
 
 def test_what_recording_cost_widens_a_gain_that_changes_what_binds(tmp_path):
-    """The GPU works a little longer than the CPU launches: half of its work saves the more the less recording cost."""
+    """The GPU works a little longer than the CPU launches: removing half of its work saves more the less recording
+    cost."""
     case = recorded(tmp_path, 100)
     half = Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
     found = prediction(PredictedSteps(case), [half]).speedup
@@ -264,7 +265,7 @@ def test_fixes_are_sure_and_what_is_worth_trying_is_likely_and_gains_much_if_so(
 
 
 def test_what_costs_more_than_it_gains_over_the_rest_comes_last(monkeypatch, tmp_path):
-    """At 100 steps left a fix that costs 20 steps and gains a half comes behind one that gains 0.3 at no cost."""
+    """With 100 steps left, a fix that costs 20 steps and gains a half comes after one that gains 0.3 at no cost."""
     case = timed(tmp_path, 4, 4, 4, usual=4)
     case = case.with_facts(run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
     by = {factor: partial(scaled, nodes=case.graph.on_gpu, factor=factor) for factor in (0.65, 0.7)}

@@ -1,4 +1,4 @@
-"""What of a batch's attention is of use, read off its tensors in host memory."""
+"""Which part of a batch's attention is useful, read from its tensors in host memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.record.useful_pairs import labelled_tokens, useful_pairs  # noqa: E
 
 
 def brute(blocks: list[list[int]], length: int) -> int:
-    """Pairs by a mask written out."""
+    """The number of pairs, counted with an explicit mask."""
     total = 0
     for row in blocks:
         owner = torch.full((length,), -1)
@@ -61,7 +61,7 @@ def test_a_mask_of_all_pairs(float_mask):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_large_mask_of_all_pairs_is_counted_in_some_rows(causal):
-    """Documents of 100 to 700 tokens in rows of 2048, nearly exact, and 64 of 2048 rows are looked at."""
+    """Documents of 100 to 700 tokens in rows of 2048: nearly exact although only 64 of 2048 rows are read."""
     numbers = torch.arange(2048).div(torch.tensor([[300], [517]]), rounding_mode="floor")
     seen = numbers[:, :, None] == numbers[:, None]
     wanted = int(seen.sum())
@@ -85,7 +85,7 @@ def test_labels():
 
 
 def test_the_loader_tells_of_a_batch_that_the_model_is_then_given():
-    """The model gets its batch on the GPU, where nothing is read: it is known by its shape."""
+    """The model gets its batch on the GPU, where nothing is read; the batch is recognised by its shape."""
     meter = WorkMeter()
     ids = torch.zeros(1, 8, dtype=torch.long)
     meter.fetched({"input_ids": ids, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])})
@@ -99,7 +99,7 @@ def test_nothing_is_read_from_another_device():
 
 
 def test_values_are_read_for_a_share_of_the_time_only():
-    """Of a step that is recorded always; else not again before the reading is a small part of the time. Shapes tell the
+    """Always for a recorded step; otherwise not again before reading is a small part of the time. Shapes tell the
     tokens in each step."""
     meter, batch = WorkMeter(), {"input_ids": torch.zeros(2, 8, dtype=torch.long), "attention_mask": torch.ones(2, 8)}
 
@@ -117,8 +117,8 @@ def test_values_are_read_for_a_share_of_the_time_only():
 
 
 def test_a_batch_counts_in_steps_without_a_call():
-    """Where every step calls the model, a loader's batch is looked at only for its values; what a model that is not
-    called (it is compiled, say) is given is known from the batch."""
+    """Where every step calls the model, a loader's batch is looked at only for its values; the inputs of a model whose
+    calls are not seen (because it is compiled, for instance) are known from the batch."""
     meter, batch = WorkMeter(), {"input_ids": torch.zeros(2, 8, dtype=torch.long)}
     meter.begin(0, every=True)
     meter.begin_calls()

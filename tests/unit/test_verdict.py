@@ -1,4 +1,4 @@
-"""The verdict: examples of the one rule, and of what turns shares of a step into gains."""
+"""The verdict: examples of its one rule, and of turning shares of a step into gains."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_shares_of_a_step(shares, bound):
 
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_a_quarter_of_the_step_waits_for_the_host(synchronized: bool, tmp_path: Path):
-    """A host that launches without waiting holds the device up all along; one that waits for each kernel only in
-    between. The shares of both steps are the same, what would shorten them is not."""
+    """A host that launches without waiting delays the device throughout; one that waits for each kernel only in
+    between. Both steps have the same shares, but different things would shorten them."""
     program = Program()
 
     def body() -> None:
@@ -152,7 +152,7 @@ def test_what_only_the_profiler_explains_is_said(shares, bound, said):
 
 
 def test_the_cost_of_the_profiler_is_that_of_the_replay():
-    """Counted in the window or around the nodes of the graph: the same events, the same cost, the same interval."""
+    """Counted in the window or around the nodes of the graph, the events, the cost and the interval are the same."""
     trace = resolve(str(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz")).read().trace
     assert trace is not None
     timeline = build_timeline(trace)
@@ -173,7 +173,7 @@ def test_the_cost_of_the_profiler_is_that_of_the_replay():
 
 
 def test_no_second_copy_of_the_thresholds():
-    """What is close, small or known enough is said in one file."""
+    """One file defines what is close, small or known well enough."""
     homes: dict[str, list[str]] = {}
     for path in sorted((ROOT / "gpuprof").rglob("*.py")):
         room = path.parent.name

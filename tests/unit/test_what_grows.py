@@ -1,4 +1,5 @@
-"""What of a step takes longer for a larger batch as well the model's kernels: preparing samples, copies, exchanges."""
+"""What else in a step takes longer for a larger batch besides the model's kernels: preparing samples, copies,
+exchanges."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ FACTOR = 4.0
 
 
 def step(body: Callable[[Program], object], folder: Path) -> Analysis:
-    """Three steps of a model's forward and backward pass, and what is asked for before them."""
+    """Three steps of a model's forward and backward pass, preceded by the work that the test gives."""
     program = Program()
 
     def whole() -> None:
@@ -34,7 +35,8 @@ def step(body: Callable[[Program], object], folder: Path) -> Analysis:
 
 
 def grown(case: Analysis) -> np.ndarray:
-    """Per node how many times as long it takes in a batch of four times the size, whose kernels take as long."""
+    """For each node, how many times as long it takes with a batch of four times the size whose kernels do not take
+    longer."""
     graph = case.graph
     change = another_batch(graph, np.ones(len(case.trace.gpu)), FACTOR)
     return change(graph).duration_ns / np.maximum(graph.duration_ns, 1e-9)
@@ -71,8 +73,8 @@ def test_an_exchange_of_tokens_grows_and_one_of_weights_does_not(tmp_path, kerne
 
 @pytest.mark.parametrize(("op", "waits"), [("nccl:all_to_all", 0.0), ("nccl:all_reduce", FACTOR)])
 def test_what_one_rank_waits_grows_at_worst(tmp_path: Path, op: str, waits: float):
-    """Two collectives of one size, the second ten times as long: in an exchange of tokens all of it may be moving data,
-    in an all-reduce the other rank's work on its batch."""
+    """Two collectives of one size, the second ten times as long: in an exchange of tokens all of that may be moving
+    data, in an all-reduce it may be the other rank's work on its batch."""
 
     def exchange(program: Program) -> None:
         for took in (300 * US, 3000 * US):
@@ -135,7 +137,7 @@ def compiling(program: Program) -> None:
 
 
 def views(program: Program) -> None:
-    """Parameters become views of a flat buffer: many ops, none of which touches an element."""
+    """Parameters become views of a flat buffer: many ops, none of which reads an element."""
     for _ in range(600):
         program.trace.op("aten::narrow", program.now, program.now + 9 * US)
         program.trace.op("aten::as_strided", program.now + 1 * US, program.now + 5 * US)

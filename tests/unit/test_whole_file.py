@@ -1,4 +1,4 @@
-"""A file is there whole, or as it was before."""
+"""A file is either written completely or unchanged."""
 
 from __future__ import annotations
 

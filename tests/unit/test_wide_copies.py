@@ -1,4 +1,4 @@
-"""Copies between CPU and GPU next to a cast to, or from, the type in which they are made."""
+"""Copies between CPU and GPU next to a cast to or from the copied type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = [64, 1_000_000]
 SIZE = 4 * 64_000_000
 COPY = 100 * MS
 ON_CPU = 40 * MS
-"""CPU time of an op on this number of values."""
+"""CPU time of an op on so many values."""
 
 
 def moved(program: Program, name: str, shape: list[int]) -> None:

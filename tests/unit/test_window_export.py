@@ -1,4 +1,4 @@
-"""A trace that torch.profiler could not write is said, rather than what failed after it."""
+"""A trace that torch.profiler could not write is reported, instead of what failed because of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuprof.record.window import Window
 
 
 class Silent:
-    """Writes nothing and says nothing, as torch.profiler does on a full disk."""
+    """Writes nothing and reports no error, as torch.profiler does on a full disk."""
 
     def export_chrome_trace(self, path: str) -> None:
         pass

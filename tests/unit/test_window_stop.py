@@ -1,4 +1,4 @@
-"""Closing a window costs the training what the trace file takes to write, and that time is measured and said."""
+"""Closing a window costs the training the time to write the trace file, which is measured and reported."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EXPORT_S = 0.2
 
 
 class NoRanges:
-    """Ranges that nothing is done with."""
+    """Ranges that do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
 
 class Journal:
-    """Keeps what is said."""
+    """Keeps the messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

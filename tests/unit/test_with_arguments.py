@@ -1,4 +1,4 @@
-"""An RL iteration with other values of its trainer's arguments, next to sums done by hand."""
+"""An RL iteration with other values of its trainer's arguments, compared with sums done by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def iteration(busy: float) -> Iteration:
 
 
 def expected(found: WithArguments) -> dict[str, float]:
-    """Phase → ms, of those that change, and the iteration."""
+    """Phase → ms of the phases that change, and of the iteration."""
     return {"iteration": found.iteration_ns.expected / MS} | {one.phase: one.then.expected / MS for one in found.phases}
 
 

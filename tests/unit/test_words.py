@@ -1,4 +1,4 @@
-"""Docs, README, what a user reads on the screen, docstrings and comments use the field's terms, and no dialect word."""
+"""Docs, README, text on the screen, docstrings and comments use the field's terms and no dialect words."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ INSTEAD = {
     r"foretold": "predicted",
     r"of which chains": "subject, verb, object",
 }
-"""Pattern, matched between word boundaries whatever the case → what to write instead."""
+"""Pattern, matched between word boundaries in any case → what to write instead."""
 
 ALLOWED: dict[str, str] = {}
 """Text around a match → why it may stay."""
@@ -60,7 +60,7 @@ _DIALECT = re.compile(r"\b(?:" + "|".join(INSTEAD) + r")\b", re.IGNORECASE)
 
 @lru_cache(maxsize=1)
 def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """All nodes of a module: to walk through them takes most of the time here."""
+    """All nodes of a module, cached because walking through them takes most of the time here."""
     return tuple(ast.walk(tree))
 
 
@@ -123,7 +123,7 @@ def test_docs_speak_plainly():
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_code_speaks_plainly(folder):
-    """What is shown, docstrings and comments of all modules of a folder, each read once."""
+    """Displayed text, docstrings and comments of all modules of a folder, each read once."""
     found = {}
     for path in folder.glob("*.py"):
         source = path.read_text(encoding="utf-8")

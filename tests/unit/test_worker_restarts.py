@@ -51,7 +51,7 @@ def test_the_steps_that_start_an_epoch(tmp_path):
 
 
 def test_an_evaluation_at_the_end_of_an_epoch_counts_apart(tmp_path):
-    """It takes 90 ms more in the step that starts the next epoch."""
+    """The evaluation takes 90 ms more in the step that starts the next epoch."""
     found = facts(tmp_path, evaluates_ms=90.0)
     assert starts_of(found) == [(10 * MS, LENGTH)]
     evaluation = next(one for one in present(found.budget).excess if one.cause == "evaluation")
@@ -71,7 +71,8 @@ def test_an_evaluation_at_the_end_of_an_epoch_counts_apart(tmp_path):
     ],
 )
 def test_other_waits_are_none(tmp_path, other):
-    """Kept workers, none, an epoch that is unknown or has another length, no wait, and waits within an epoch, too."""
+    """Kept workers, no workers, an epoch that is unknown or has another length, no wait, and waits within an epoch
+    too."""
     assert not starts_of(facts(tmp_path, **other))
 
 

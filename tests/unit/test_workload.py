@@ -1,4 +1,4 @@
-"""Training is distinguished from inference, an engine's iterations are found, and the words are those of what was
+"""Training is distinguished from inference, an engine's iterations are found, and the wording fits what was
 recorded."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def diagnosed(program: Program | TraceBuilder, folder: Path) -> Diagnosis:
 
 
 def forward(program: Program, layers: int = 12, tokens: int = 1, batch: int = 1) -> None:
-    """A model's pass over new tokens, bound by the launches of its CPU (host)."""
+    """A model's pass over new tokens, bound by the CPU's launches (host)."""
     program.op("aten::embedding", PLAIN, dims=[[32_000, 1024], [batch, tokens], [], [], []])
     for _ in range(layers):
         program.linear(tokens * batch, 1024, 1024)
@@ -36,7 +36,7 @@ def forward(program: Program, layers: int = 12, tokens: int = 1, batch: int = 1)
 
 
 def served(body: Callable[[Program], object], times: int, name: str = "") -> Program:
-    """Inference without gradients, in ranges as a serving engine names them, or in the profiler's steps."""
+    """Inference without gradients, in ranges named like a serving engine's, or in the profiler's steps."""
     program = Program(gradients=False)
     for number in range(times):
         start = program.now
@@ -70,7 +70,7 @@ def test_ops_without_gradients_and_without_a_backward_pass_are_inference(tmp_pat
 
 
 def test_a_transposed_convolution_is_no_training(tmp_path):
-    """Its forward pass is the gradient of a convolution's input, and runs the kernels of that."""
+    """Its forward pass is the gradient of a convolution's input, and runs the same kernels."""
 
     def body(program: Program):
         for _ in range(8):

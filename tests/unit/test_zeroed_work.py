@@ -1,4 +1,4 @@
-"""Work that the loss multiplies by a constant zero: real torch on the CPU."""
+"""Work that the loss multiplies by a constant zero, with real torch on the CPU."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_marks_come_in_the_steps_after_the_first_whole_one(parts):
 
 
 def with_tower(path, factor: float):
-    """Steps of a model and of a tower whose result is multiplied by a number."""
+    """Steps of a model and a tower whose result is multiplied by a number."""
     model, tower, ranges = net(), net(), Ranges()
     watch = ZeroedWork(ranges.open)
     watch.new_step()

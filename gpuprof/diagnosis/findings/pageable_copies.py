@@ -65,9 +65,9 @@ Copies to pageable memory of at least 1 MiB, unless the CPU computes with what i
     gain=f"""
 The call takes {us(calibrated.COPY_CALL_NS.low)} to {us(calibrated.COPY_CALL_NS.high)} µs and does not wait; the copy
 runs at the best rate of the link (measured, or from its specification; down to {calibrated.PINNED_RATE.low:g} of it).
-The CPU still waits for copies to it; at best what it does around them becomes what it usually is, because pinned memory
-is kept and not mapped again. Small tensors: their copies, with the ops around them and their waits, are gone; at worst
-only the waits are.
+The CPU still waits for copies to it. Activations: at best what it does around them becomes what it usually is, as
+pinned memory is kept and not mapped again. Small tensors: their copies, with the ops around them and their waits, are
+gone; at worst only the waits are.
 """,
     wrong=f"""
 Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin reused buffers once. Data that
@@ -159,7 +159,7 @@ def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask)
         f"{moved / 1e6:,.1f} MB {case.unit.a} are copied {way} pageable memory, in {duration(took)} "
         f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
     )
-    best, usual, worst = _asynchronous(case, copies, up, moved)
+    best, usual, worst = _asynchronous(case, copies, up, moved, offloaded)
     odds, needs = 1.0, ""
     if not to_gpu:
         odds, needs = calibrated.PINNED_DOWN.value, "what is copied goes into buffers that are kept"
@@ -185,7 +185,7 @@ def _sizes(case: Analysis) -> F64:
     return np.append(case.trace.gpu.bytes, 0)[case.graph.gpu_row].clip(0).astype(np.float64)
 
 
-def _asynchronous(case: Analysis, copies: Mask, up: Mask, moved: float) -> list[Change]:
+def _asynchronous(case: Analysis, copies: Mask, up: Mask, moved: float, offloaded: Kind | None) -> list[Change]:
     """The copies at the link's rate, and calls that return at once; the CPU still waits for what comes to it."""
     trace, graph, sizes = case.trace, case.graph, _sizes(case)
     rows = np.zeros(len(trace.gpu), bool)
@@ -206,8 +206,9 @@ def _asynchronous(case: Analysis, copies: Mask, up: Mask, moved: float) -> list[
     rest = (graph.lane >= 0) & ~graph.waits & ~others
     rest[source] = False
     link = case.roofline.ceilings.link_bytes_per_s if case.roofline else None
-    kept = (copies & ~up).any()  # PyTorch keeps pinned memory, where pageable memory is mapped and unmapped each time
-    around = left_around(graph, copies, calls[graph.call] & ~graph.on_gpu) if kept else np.ones(len(graph))
+    # PyTorch keeps pinned memory; pageable memory is mapped and unmapped for each tensor that hooks copy.
+    mapped = offloaded == "activations"
+    around = left_around(graph, copies, calls[graph.call] & ~graph.on_gpu) if mapped else np.ones(len(graph))
 
     def pinned(way: int) -> Change:
         def change(graph: Graph) -> Graph:

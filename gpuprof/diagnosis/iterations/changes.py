@@ -89,8 +89,7 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChan
     saved = min(ahead, rest)
     yield change(
         iteration.mean_ns, "generation_ahead",
-        "trl.experimental.async_grpo (AsyncGRPOTrainer), with a vLLM server on another GPU"
-        if (trainer.name or "").startswith("GRPO") else "an asynchronous trainer with a generator on another GPU",
+        trainer.asynchronous_twin,
         (0.5 * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
         "generation, environment and rewards overlap with the rest; the weights' copy to the generator is not measured"
         if not iteration.ns_of(WEIGHT_SYNC) else "generation, environment and rewards overlap with the rest",

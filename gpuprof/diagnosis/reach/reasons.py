@@ -12,12 +12,12 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, GEMM, kinds_of
+from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, ELEMENTWISE, GEMM, kinds_of
 from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.kernels import FEW_BLOCKS
 from gpuprof.tracefile.trace import I64
-from gpuprof.units import Assumed, Launches, Ns, Published, Ratio, Share, Version
+from gpuprof.units import Assumed, Bytes, Launches, Ns, Published, Ratio, Share, Version
 
 FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
@@ -33,6 +33,10 @@ LARGE_PART: Assumed[Share] = 0.5
 """Smallest share of an item's time in kernels of one shape, or in short ones, for them to be its reason."""
 SHORT_NS: Assumed[Ns] = 5_000.0
 """A kernel this short, ns, mostly starts and ends: it takes as long with next to nothing to do."""
+FILLS_BYTES: Assumed[Bytes] = 32 << 20
+"""Kernels that move this many bytes keep all SMs busy for many waves of blocks."""
+FAR_FROM_BANDWIDTH: Assumed[Share] = 0.5
+"""Share of the memory's rate below which such a kernel is not limited by it: simple ones reach 0.8 and more."""
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
@@ -55,7 +59,7 @@ def reason(case: Analysis, rows: I64) -> str | None:
     longest = rows[np.argsort(-ns, kind="stable")[:16]]
     for one in (
         _pageable, _precision, _mask, _fallback, _alignment, _layout, _waves, _older, _first_use, _clock,
-        _passes, _many,
+        _instructions, _passes, _many,
     ):  # fmt: skip
         text = one(case, rows, ns, longest, kind)
         if text:
@@ -200,6 +204,20 @@ def _clock(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     if worst is None or held[worst] < HELD_BACK:
         return None
     return f"the clock was held back in {100 * held[worst]:.0f} % of the samples ({worst.replace('_', ' ')})"
+
+
+def _instructions(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+    """Elementwise kernels over large tensors that are far from the memory's rate without a reason in layout or size."""
+    if kind != ELEMENTWISE or case.roofline is None or _layout(case, rows, ns, longest, kind):
+        return None
+    work, ceiling = case.roofline.work, case.roofline.ceilings.memory_bytes_per_s
+    large = work.model[rows] & (work.bytes[rows] >= FILLS_BYTES)
+    if 2 * ns[large].sum() < ns.sum():
+        return None
+    share = float(work.bytes[rows][large].sum() / (ceiling * ns[large].sum() / 1e9))
+    if share >= FAR_FROM_BANDWIDTH:
+        return None
+    return f"at {100 * share:.0f} % of the memory's rate: instructions limit it, not memory"
 
 
 def _passes(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
