@@ -25,7 +25,7 @@ from gpuprof.diagnosis.fixes.alternatives import leaders_first
 from gpuprof.diagnosis.fixes.chance import measured_odds, probability, time_left, with_odds
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
-from gpuprof.diagnosis.fixes.together import BALANCED_ODDS, as_one, best_pair, small_ones
+from gpuprof.diagnosis.fixes.together import BALANCED_ODDS, SMALL_ODDS, as_one, best_pair, small_ones
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
 from gpuprof.diagnosis.sentences import duration
@@ -174,7 +174,9 @@ def _only_together(steps: PredictedSteps, ruled_out: Sequence[_Predicted]) -> It
     left = [((one.id, one.proposal), one.prediction.speedup) for one in ruled_out if one.id not in named]
     if small := small_ones(left):
         some = [one for _, one in small]
-        yield _Predicted(small[0][0], _together(some), prediction(steps, some))
+        yield _Predicted(
+            small[0][0], _together(some, "all of them: each gains little", SMALL_ODDS), prediction(steps, some)
+        )
 
 
 def _together(some: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:

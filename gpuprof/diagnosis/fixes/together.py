@@ -23,8 +23,10 @@ BALANCED_ODDS: Assumed[Share] = 0.85
 MOST_TRIED: Convention[Entries] = 3
 """Most fixes of either side that are tried together, those that remove most."""
 
-LITTLE: Assumed[Ratio] = 1.01
+LEAST_SMALL_GAIN: Assumed[Ratio] = 1.01
 """Smallest gain of a fix that is combined with others that gain little: with less, replays differ by as much."""
+SMALL_ODDS: Assumed[Share] = 0.85
+"""Probability that several such fixes gain together: the prediction of each may be wrong by as much as it gains."""
 MOST_SMALL: Convention[Entries] = 3
 """Most such fixes in one entry, those that gain most."""
 
@@ -58,7 +60,7 @@ def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
         plain = one.work == 1 and not (one.parts or one.needs) and one.odds >= 1 and not one.once_ns[1]
         claimed = {claim for (_, other), _ in found for claim in other.claims}
         others = {other for (other, _), _ in found}
-        if plain and gain.expected >= LITTLE and name not in others and claimed.isdisjoint(one.claims):
+        if plain and gain.expected >= LEAST_SMALL_GAIN and name not in others and claimed.isdisjoint(one.claims):
             found.append(((name, one), gain.expected))
     found = found[:MOST_SMALL]
     enough = math.prod(gain for _, gain in found) >= LEAST_GAIN
