@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.cpu.gradient_scaler import (
     is_optimizer_step,
     without_checks,
 )
-from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Proposal
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
@@ -27,7 +27,7 @@ from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.detect.loops.tensor_loops import HOST, LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
-from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
+from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_WORK_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
@@ -285,7 +285,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     waits = quantity(a, b, lambda side: side.counts.syncs)
     # A single wait per step may be all that keeps the CPU from running ahead; the findings know whether it did.
     found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
-    if found or waits.fell(to=MOST_LEFT, least=FEWEST_A_STEP / 2):
+    if found or waits.fell(to=MOST_WORK_LEFT, least=FEWEST_A_STEP / 2):
         # A CPU that no longer waits also launches ahead: that saves idle time with the causes launch and python.
         weight = max(waits.difference, 1.0)
 
@@ -312,13 +312,13 @@ def _least(case: Analysis, waits: Mask) -> float:
 
 
 def waiting_nodes(case: Analysis) -> Mask:
-    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop, nothing that
-    the CPU computes on."""
+    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop, no copies of
+    data that is kept in host memory or that the CPU computes on."""
     waits = _waits(case)
     if not waits.any():
         return waits
     waits &= ~copies_to_device(case, waits) & ~_loop_nodes(case) & ~fed_nodes(case)
-    found = computed_on_cpu(case) if waits.any() else None
+    found = find_offload(case) if waits.any() else None
     if found is None:
         return waits
     copies = np.zeros(len(case.trace.gpu), bool)

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.projection.changes.attention_scores import score_elements
 from gpuprof.projection.memory.activations import SCORE_BYTES, RecordedPeak
-from gpuprof.projection.memory.memory import RecordedMemory, Trained
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.units import Assumed, Bytes, Convention, Measured, Ratio, Share
 
@@ -116,7 +116,10 @@ def gradient_size(model: dict) -> int:
 
 def weight_bytes(model: Mapping[str, Any]) -> float:
     """Size of all weights, adapters included."""
-    return sum(count * BYTES_OF_FORMAT.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
+    return sum(
+        count * BYTES_OF_FORMAT.get(name, BYTES_OF_FORMAT["float32"])
+        for name, count in (model.get("dtypes") or {}).items()
+    )
 
 
 def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:
