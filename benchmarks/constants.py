@@ -3,6 +3,7 @@
     python -m benchmarks.constants             # a count by room
     python -m benchmarks.constants replay      # every number of a room
     python -m benchmarks.constants --bare      # those whose type says neither how well they are known nor their unit
+    python -m benchmarks.constants --hidden    # fractions in the code of rooms that decide, which have no name
 
 A number that was fitted to recordings is in `gpuprof/calibration/`, with its interval. Every other one is next to
 the code that uses it, with a type of `gpuprof/units.py`: `EQUAL_WORK: Assumed[Share] = 0.02`.
@@ -31,6 +32,15 @@ _VAGUE = """
 """
 VAGUE = frozenset(_VAGUE.split())
 """Names that do not say what they bound."""
+
+DECIDING = ("costs", "diagnosis", "hang", "memory", "projection", "ranks", "replay", "timeline", "tracefile", "trial")
+"""Rooms whose code decides what is said; others record or show."""
+_UNITS = {3.6e12, 86_400e9, 255.0, 4.0}
+"""An hour and a day in ns, a whole in 255ths, bytes of 32 bits."""
+_ROUNDED = {0.005, 0.995, 0.9995, 9.95, 9.95e6, 99.5}
+"""Where a number is rounded to another one on the page."""
+_PLAIN = {0.0, 0.5, 1.0, 2.0, *(10.0**n for n in range(-300, 301))}
+"""Numbers that say what they are: nothing, half, one, two, and powers of ten, of units or next to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,48 @@ def constants_of(source: str, path: str) -> Iterator[Constant]:
             continue
         for name in names:
             yield Constant(path, node.lineno, name, said, ast.unparse(value), _text(lines, node, after))
+
+
+def hidden_in(source: str) -> Iterator[tuple[int, str]]:
+    """(line, code) of each fraction that stands within a statement of a module that gives it no status: compared,
+    multiplied or passed on in a function, or among other things in a table."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).partition("[")[0] in STATUSES:
+            continue
+        for one in ast.walk(node):
+            for part in _operands(one):
+                is_fraction = isinstance(part, ast.Constant) and isinstance(part.value, float)
+                if is_fraction and part.value not in _UNITS | _ROUNDED | _PLAIN:
+                    yield part.lineno, ast.unparse(one)
+
+
+def _operands(node: ast.AST) -> list[ast.expr]:
+    """What is compared, computed with, passed on or listed in a piece of code."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.UnaryOp):
+        return [node.operand]
+    if isinstance(node, ast.Call):
+        return [*node.args, *(one.value for one in node.keywords)]
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return node.elts
+    if isinstance(node, ast.Dict):
+        return node.values
+    if isinstance(node, ast.IfExp | ast.Return):
+        return [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node.value] if node.value else []
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    return [node.value] if isinstance(node, ast.Assign | ast.AugAssign) else []
+
+
+def hidden(package: Path = PACKAGE, root: Path = ROOT) -> Iterator[str]:
+    """`path:line code` of each in rooms that decide."""
+    for room in DECIDING:
+        for path in sorted((package / room).rglob("*.py")):
+            for line, code in hidden_in(path.read_text(encoding="utf-8")):
+                yield f"{path.relative_to(root).as_posix()}:{line} {code[:120]}"
 
 
 def _of_the_table(value: ast.AST) -> bool:
@@ -174,7 +226,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("room", nargs="?", default="", help="every number of this part of gpuprof")
     parser.add_argument("--bare", action="store_true", help="those whose type says nothing, and vague names")
+    parser.add_argument("--hidden", action="store_true", help="fractions without a name in rooms that decide")
     given = parser.parse_args()
+    if given.hidden:
+        print("\n".join(hidden()))
+        return
     found = [one for one in constants() if given.room in one.path]
     shown = [one for one in found if one.is_alias or one.is_vague or not one.status] if given.bare else found
     if given.room or given.bare:

@@ -19,7 +19,7 @@ from benchmarks.calibrate import timeline_of
 from benchmarks.fit_or_test import roles
 from benchmarks.refit import fit_cases
 from gpuprof.costs.roofline import roofline
-from gpuprof.diagnosis.detect.gpu.kernel_reach import CELLS, SHORTEST_NS, kinds_of, roof_times
+from gpuprof.diagnosis.detect.gpu.kernel_reach import CELLS, SHORTEST_ROOF_NS, kinds_of, roof_times
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 from scenarios import catalogue
@@ -38,7 +38,7 @@ def main() -> None:
         if not recordings:
             continue
         low, middle, high = _quantiles(shares, weights, (0.1, 0.5, 0.9))
-        unit = "ns" if cell.to_ns <= SHORTEST_NS else ""
+        unit = "ns" if cell.to_ns <= SHORTEST_ROOF_NS else ""
         text = f"{cell.name:20s} {middle:8.3g} ({low:.3g} to {high:.3g}) {unit:2s} of {recordings} recordings"
         if test:
             beyond = shares > cell.number.high if unit else shares < cell.number.low
@@ -82,7 +82,7 @@ def _of_cell(found, kinds: tuple[int, ...], from_ns: float, to_ns: float) -> tup
         mine = np.isin(kind, kinds) & (roof >= from_ns) & (roof < to_ns)
         if mine.sum() < FEWEST:
             continue
-        tiny = to_ns <= SHORTEST_NS
+        tiny = to_ns <= SHORTEST_ROOF_NS
         weight = np.ones(int(mine.sum())) if tiny else roof[mine]
         shares.append(took[mine] if tiny else roof[mine] / took[mine])
         weights.append(weight / weight.sum())

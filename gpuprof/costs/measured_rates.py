@@ -16,7 +16,7 @@ from gpuprof.units import Assumed, WholeSeconds
 
 SCRIPT = Path(__file__).with_name("programs") / "measure_gpu.py"
 """The measuring program, which runs under another Python; it is not a module."""
-LONGEST_S: Assumed[WholeSeconds] = 600
+LONGEST_MEASUREMENT_S: Assumed[WholeSeconds] = 600
 """A measurement that takes longer has hung: no GPU used for training needs this long."""
 
 
@@ -45,9 +45,11 @@ class Measurement:
 def measure(python: str) -> Measurement:
     """Runs the measurement with an interpreter that has torch. Raises GpuprofError if that fails."""
     try:
-        done = subprocess.run([python, str(SCRIPT)], capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        done = subprocess.run(
+            [python, str(SCRIPT)], capture_output=True, text=True, timeout=LONGEST_MEASUREMENT_S, check=False
+        )
     except subprocess.TimeoutExpired:
-        raise GpuprofError(f"measuring took more than {LONGEST_S} s and was stopped") from None
+        raise GpuprofError(f"measuring took more than {LONGEST_MEASUREMENT_S} s and was stopped") from None
     except OSError as error:
         raise GpuprofError(f"{python} cannot be run: {error.strerror}") from error
     lines = done.stdout.strip().splitlines()

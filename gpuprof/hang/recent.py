@@ -27,7 +27,7 @@ coalesced operation."""
 DEFINES: Convention[Code] = 0
 """Column: whether the entry fills a place of the memo."""
 _LIST = b"X\x07\x00\x00\x00entries"
-LEAST_BYTES: Assumed[Bytes] = 32
+LEAST_ENTRY_BYTES: Assumed[Bytes] = 32
 """An entry has at least this many bytes: it has more than half that number of keys."""
 _PLACES: Assumed[Entries] = 1 << 16
 """Places of a pickle's memo that are followed; a pickle with more is decoded whole."""
@@ -65,7 +65,7 @@ def without_oldest(data: bytes, looked_at: int, kept: int) -> tuple[bytes, int]:
     slots = _slots(data)
     if begin is None or slots is None or data[begin : begin + 2] != b"](":
         return data, looked_at
-    most = (len(data) - begin) // LEAST_BYTES + 1
+    most = (len(data) - begin) // LEAST_ENTRY_BYTES + 1
     starts, ends = (np.empty(most, np.int64) for _ in range(2))
     facts = np.empty((most, len(_KEYS) + 1), np.int64)
     ending = np.zeros(_PLACES, np.uint8)

@@ -16,7 +16,7 @@ FEWEST_BOUNDARIES: Assumed[Steps] = 4
 """Step boundaries needed to call a growth a leak."""
 GROWING_STEPS: Assumed[Share] = 0.8
 """Share of the steps in which a leak must have grown."""
-LEAST_BYTES: Assumed[Bytes] = 1024
+LEAST_GROWTH_BYTES: Assumed[Bytes] = 1024
 """Smaller growth per step is not reported."""
 MOST_BOUNDARIES: Assumed[Steps] = 512
 """Only this many last boundaries of a history are examined."""
@@ -52,7 +52,7 @@ def growing(found: Allocations, group: np.ndarray, boundaries: I64) -> list[Grow
     held = np.cumsum(change, axis=1)[:, :-1]
     steps = np.diff(held, axis=1)
     median = np.median(steps, axis=1).astype(np.int64)
-    leaking = (steps >= 0).all(axis=1) & ((steps > 0).mean(axis=1) >= GROWING_STEPS) & (median >= LEAST_BYTES)
+    leaking = (steps >= 0).all(axis=1) & ((steps > 0).mean(axis=1) >= GROWING_STEPS) & (median >= LEAST_GROWTH_BYTES)
     leaks = [
         Growth(int(groups[row]), int(median[row]), steps.shape[1], int(held[row, -1]))
         for row in np.flatnonzero(leaking).tolist()

@@ -31,7 +31,7 @@ from gpuprof.units import Assumed, Bytes, Published
 CUBLAS_WORKSPACES: Published[tuple[Bytes, Bytes]] = (33_554_432, 8_519_680)
 """Bytes of torch's default workspace for cuBLAS, one for each handle and stream: 32 MiB on Hopper, else :4096:2:16:8 of
 CUBLAS_WORKSPACE_CONFIG (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
-LARGE_BYTES: Assumed[Bytes] = 1 << 20
+LARGE_ALLOCATION_BYTES: Assumed[Bytes] = 1 << 20
 """Allocations of at least this many bytes and equal size are treated as the same thing."""
 
 
@@ -68,7 +68,7 @@ def _logits_by_size(
     """
     in_vain = (events.action == OOM) & (readings.owner[events.stack] == LOGITS)
     asked = np.append(found.size[owner == LOGITS], events.size[in_vain])
-    sizes = np.unique(asked[asked >= LARGE_BYTES])
+    sizes = np.unique(asked[asked >= LARGE_ALLOCATION_BYTES])
     if not len(sizes):
         return
     same = np.isin(found.size, sizes)

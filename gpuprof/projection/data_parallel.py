@@ -11,10 +11,12 @@ import math
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.projection import Scaling
-from gpuprof.units import Bytes, Published
+from gpuprof.units import GB, Assumed, Bytes, Published
 
 BUCKET_BYTES: Published[Bytes] = 25 * 2**20
 """DDP's default bucket size."""
+UNKNOWN_HOST_LINK_GB: Assumed[GB] = 16.0
+"""GB/s of a link to the CPU that is not known: PCIe 3.0 with 16 lanes."""
 
 
 def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_bytes: float) -> Scaling:
@@ -37,5 +39,5 @@ def _link(gpu: Gpu) -> tuple[float, str]:
     """(bytes/s that a ring reaches in one direction, the link's name)."""
     if gpu.link_bytes_per_s and gpu.link != "none":
         return gpu.link_bytes_per_s / 2 * calibrated.RING_SHARE.value, gpu.link
-    host = gpu.host_link_bytes_per_s or 16e9
+    host = gpu.host_link_bytes_per_s or 1e9 * UNKNOWN_HOST_LINK_GB
     return host * calibrated.RING_PCIE_SHARE.value, f"PCIe {gpu.pcie.replace('x', ' x') if gpu.pcie else ''}".strip()

@@ -19,7 +19,7 @@ from gpuprof.timeline.unit import Unit
 from gpuprof.units import Assumed, Share
 from gpuprof.value_range import Range
 
-EQUAL_STEPS: Assumed[Share] = 0.03
+EQUAL_STEP_TIMES: Assumed[Share] = 0.03
 """Two steps that differ by less than this share are reported as equal."""
 HOST_FLOOR: Assumed[Share] = 0.5
 """Share of a step: a CPU floor above it limits either GPU."""
@@ -65,7 +65,7 @@ def _time(ns: float) -> str:
 
 
 def _by(factor: float) -> str:
-    return ": no difference" if abs(math.log(factor)) < EQUAL_STEPS else f": {factor:.2f}×"
+    return ": no difference" if abs(math.log(factor)) < EQUAL_STEP_TIMES else f": {factor:.2f}×"
 
 
 def _floor(first: OnGpu, second: OnGpu, unit: Unit) -> Reason:
@@ -132,7 +132,7 @@ def _bandwidth_text(first: OnGpu, second: OnGpu, factor: float, unit: Unit) -> s
 def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, ...], unit: Unit) -> str:
     by = {reason.id: reason.factor or 1.0 for reason in reasons}
     floors = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
-    if abs(math.log(whole)) < 2 * EQUAL_STEPS:
+    if abs(math.log(whole)) < 2 * EQUAL_STEP_TIMES:
         why = (
             f"the CPU (host) takes most of the {unit} on both"
             if min(floors) > HOST_FLOOR
@@ -145,7 +145,7 @@ def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, .
         "capacity": "it holds the larger batch", "compute": "its arithmetic is faster",
         "bandwidth": "its memory is faster", "rest": "its SMs and link",
     }  # fmt: skip
-    order = sorted((name for name in words if factors[name] > 1 + EQUAL_STEPS), key=lambda name: -factors[name])
+    order = sorted((name for name in words if factors[name] > 1 + EQUAL_STEP_TIMES), key=lambda name: -factors[name])
     listed = ", then ".join(f"{words[name]} ({factors[name]:.2f}×)" for name in order) or "many small differences"
     held = " The CPU (host) limits both." if min(floors) > HOST_FLOOR else ""
     return f"{better} gets {max(whole, 1 / whole):.2f}× as much done as {worse}: {listed}.{held}"

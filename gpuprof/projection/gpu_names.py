@@ -7,9 +7,11 @@ import re
 
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.errors import GpuprofError
-from gpuprof.units import Convention, Names
+from gpuprof.units import Assumed, Convention, Names, Share
 
 MOST_NAMED: Convention[Names] = 6
+NAME_LIKENESS: Assumed[Share] = 0.4
+"""Likeness of two names, as difflib has it, from which on one is proposed for the other."""
 _VARIANT = re.compile(r"sxm\d*|pcie|nvl|\d+gb|workstation|max|q|server")
 """Words in a name that distinguish variants of one model."""
 
@@ -43,7 +45,7 @@ def gpu_named(text: str) -> Gpu:
     if len(held) == 1:
         return held[0]
     folded = {gpu.name.lower(): gpu.name for gpu in known}
-    near = [folded[name] for name in difflib.get_close_matches(text.lower(), folded, n=3, cutoff=0.4)]
+    near = [folded[name] for name in difflib.get_close_matches(text.lower(), folded, n=3, cutoff=NAME_LIKENESS)]
     hint = f"; nearest are {', '.join(near)}" if near else ""
     raise GpuprofError(f"no GPU named {text!r} is known{hint} (gpuprof gpus lists all, GPUPROF_GPUS adds more)")
 

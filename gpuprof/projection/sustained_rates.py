@@ -41,6 +41,7 @@ POWER_CONSTANT = {
 BANDWIDTH_SPREAD: Assumed[dict[str, Ratio]] = {"measured": 1.02, "table": 1.03, "stated": 1.06}
 CONFIDENCE_SPREAD: Assumed[dict[str, Ratio]] = {"A": 1.0, "B": 1.03, "C": 1.15}
 """Additional spread by confidence in the stated figures."""
+UNKNOWN_CONFIDENCE_SPREAD: Assumed[Ratio] = 1.03
 _NEAREST = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp32",), "fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16"),
             "fp4": ("fp8", "bf16", "fp16"), "fp64": ("fp32",)}  # fmt: skip
 """Format → formats that it is computed in if a GPU has no rate for it; without any, bf16 is computed in fp32."""
@@ -120,7 +121,7 @@ def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
         flops |= measurement.flops
         memory, memory_source, link = measurement.memory_bytes_per_s, "measured", measurement.link_bytes_per_s
         source, spread = "measured", calibrated.MEASURED_HERE.value
-    more = math.log(CONFIDENCE_SPREAD.get(gpu.confidence, 1.03))
+    more = math.log(CONFIDENCE_SPREAD.get(gpu.confidence, UNKNOWN_CONFIDENCE_SPREAD))
     return Reach(
         gpu, flops, memory, link,
         half_source=source, half_spread=math.exp(math.hypot(math.log(spread), more)),

@@ -14,6 +14,10 @@ import numpy as np
 from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Floats, Ints, Labels
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import U8, Mask
+from gpuprof.units import Convention, Ns
+
+_NEVER: Convention[Ns] = -1e18
+"""Start of a node that follows nothing in the round; half of it is before any other start."""
 
 _inlined = numba.njit(cache=True, inline="always")  # the functions are cheaper than a call
 
@@ -102,7 +106,7 @@ def _contract(duration, other, edges, before, point_of, work, kept, best, found)
     ends = np.full(len(found.anchor), -np.inf)  # and in this one
     for r in range(2):
         for node in range(len(duration)):
-            begin, bound, used = -1e18, -np.inf, 0
+            begin, bound, used = _NEVER, -np.inf, 0
             for e in range(edges.first[node], edges.first[node + 1]):
                 source = edges.source[e]
                 begin = max(begin, (start[source] if edges.from_start[e] else end[source]) + edges.lag[e])
@@ -128,7 +132,7 @@ def _bound(e, node, duration, edges, before, point_of, fixed):  # pragma: no cov
     """A node's earliest start by an edge from work that was under way when the recording began."""
     source, lag = edges.source[e], edges.lag[e]
     if source >= node:
-        return before[source] + lag if before[source] > -5e17 else -np.inf
+        return before[source] + lag if before[source] > _NEVER / 2 else -np.inf
     if edges.from_start[e]:
         return fixed[source] + lag
     return fixed[source] + lag + duration[source] if point_of[source] < 0 else -np.inf

@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.ranks.digest_data import BACKWARD, FORWARD, Floats
 from gpuprof.units import Assumed, Share, Steps
 
-FEWEST_STEPS: Assumed[Steps] = 8
+FEWEST_CORRELATED_STEPS: Assumed[Steps] = 8
 """Fewest steps over all ranks for a correlation: with fewer, 0.7 can be chance."""
 LEAST_SPREAD: Assumed[Share] = 0.002
 """A smaller relative standard deviation of passes counts as none."""
@@ -25,7 +25,7 @@ def lengths_share(work_ns: Floats) -> float | None:
     mean = both.mean(axis=1, keepdims=True)
     doing = (mean > 0).all(axis=(1, 2))
     each = (both[doing] / mean[doing] - 1).reshape(-1, 2)
-    if len(each) < FEWEST_STEPS or both.shape[1] < 2:
+    if len(each) < FEWEST_CORRELATED_STEPS or both.shape[1] < 2:
         return None
     if (each.std(axis=0) < LEAST_SPREAD).any():
         return 0.0

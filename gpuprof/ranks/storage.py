@@ -18,7 +18,7 @@ from gpuprof.timeline.collectives.collectives import KINDS
 from gpuprof.units import Assumed, Bytes
 
 FORMAT = "gpuprof.digest"
-LARGEST_BYTES: Assumed[Bytes] = 1 << 30
+LARGEST_DIGEST_BYTES: Assumed[Bytes] = 1 << 30
 """Largest unpacked digest; most have less than 1 MB."""
 _PLAIN = (
     "source", "rank", "world_size", "host", "gpus", "gpu", "clock_ns", "begin_ns", "looped", "groups", "dtypes",
@@ -78,9 +78,9 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
 
 
 def _look_for_a_bomb(data: bytes) -> None:
-    """Raises ValueError for an archive that unpacks to more than LARGEST_BYTES."""
+    """Raises ValueError for an archive that unpacks to more than LARGEST_DIGEST_BYTES."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(one.file_size for one in archive.infolist()) > LARGEST_BYTES:
+        if sum(one.file_size for one in archive.infolist()) > LARGEST_DIGEST_BYTES:
             raise ValueError("too large")
 
 

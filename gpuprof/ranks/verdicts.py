@@ -28,10 +28,10 @@ SLOW_RANK: Assumed[Ratio] = 1.05
 `proposal.LEAST_GAIN`). With fewer than three steps the limit is larger, as their mean scatters more: √3 times as much
 for one step."""
 MOSTLY_LAST: Assumed[Share] = 2 / 3
-FEWEST_SLOWER_STEPS: Assumed[Steps] = 3
+FEWEST_STRAGGLING_STEPS: Assumed[Steps] = 3
 """A straggler arrives last in at least MOSTLY_LAST of the collectives with a wait, or is slower in every one of at
-least FEWEST_SLOWER_STEPS steps. Of two ranks whose steps merely scatter, each arrives last in half and is slower now
-and then."""
+least FEWEST_STRAGGLING_STEPS steps. Of two ranks whose steps merely scatter, each arrives last in half and is slower
+now and then."""
 CULPRIT_SHARE: Assumed[Share] = 0.8
 """The smallest culprit that explains at least this share of what the largest explains is named: a slow rank also makes
 its host look slow."""
@@ -145,7 +145,7 @@ def _culprit(
 
 def least_slower(steps: int) -> float:
     """Smallest slowdown that counts, with this many steps."""
-    return 1 + (SLOW_RANK - 1) * math.sqrt(max(1.0, FEWEST_SLOWER_STEPS / max(steps, 1)))
+    return 1 + (SLOW_RANK - 1) * math.sqrt(max(1.0, FEWEST_STRAGGLING_STEPS / max(steps, 1)))
 
 
 def _throughout(job: JobRows, shapes: Shapes, one: RankWhatIf, own: Floats, late_share: Floats) -> bool:
@@ -159,8 +159,8 @@ def _throughout(job: JobRows, shapes: Shapes, one: RankWhatIf, own: Floats, late
         return False
     if one.kind == "rank" and late_share[mine][0] >= MOSTLY_LAST:
         return True
-    least = SLOW_RANK if job.steps >= FEWEST_SLOWER_STEPS or one.kind == "rank" else least_slower(job.steps)
-    return (job.steps >= FEWEST_SLOWER_STEPS or one.kind != "rank") and float(ratio.min()) >= least
+    least = SLOW_RANK if job.steps >= FEWEST_STRAGGLING_STEPS or one.kind == "rank" else least_slower(job.steps)
+    return (job.steps >= FEWEST_STRAGGLING_STEPS or one.kind != "rank") and float(ratio.min()) >= least
 
 
 def _members(job: JobRows, roles: GroupRoles, played: Played, own: Floats) -> tuple[Member, ...]:

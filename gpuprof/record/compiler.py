@@ -40,7 +40,18 @@ _PLACE = re.compile(r"#\s*(?P<file>[^\s#]+):(?P<line>\d+) in (?P<function>[\w<>.
 _VERSION = re.compile(r"^\s*-?\s*\d+/\d+:\s*")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VALUE = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?|'[^']*'|\"[^\"]*\"")
-_SKIPS = re.compile(r"skipping cudagraphs", re.IGNORECASE)
+_FOLDERS = re.compile(r"(?<![\w:/])(?:[A-Za-z]:)?[/\\][^\s`'\"]*[/\\](?=[^\s`'\"/\\]+\.py\b)")
+"""Folders of a source file in a text."""
+_EXPLANATION = re.compile(r"Explanation: (.+)")
+_RAISED = re.compile(r"Developer debug context: (raised exception .+)")
+_HINT = re.compile(r"Hint: (.+)")
+_NO_HINT = re.compile(
+    r"(report|file|open) an issue|Dynamo bug|running in eager|difficult to debug|is fundamental", re.I
+)
+"""Hints that say nothing of what to do."""
+_SKIPS = re.compile(r"(skipping|disabling) cudagraphs", re.IGNORECASE)
+_FOUND = re.compile(r"[.\s]*Found from")
+_LINE = re.compile(r'File "([^"\n]+)", line (\d+)')
 _LIMIT = re.compile(r"recompile limit exceeded|(cache_size_limit|recompile_limit) reached|CacheLimitExceeded", re.I)
 _COUNTERS = {
     "stats": ("calls_captured", "unique_graphs"),
@@ -101,7 +112,7 @@ def _facts(module: Any) -> dict[str, Any] | None:
         "functions": functions,
         "functions_left_out": left_out,
         "breaks": _breaks(reasons, place),
-        "cudagraph_skips": _skips(compilations),
+        "cudagraph_skips": _skips(compilations, place),
         "recompile_limit": _limit(),
     }
 
@@ -133,7 +144,8 @@ def _functions(compilations: list[Any], place: Callable[[Any], str]) -> tuple[li
         if failure and _LIMIT.search(f"{failure} {getattr(one, 'fail_type', '')}"):
             row["limit"] = True
         elif failure:
-            row["failed"], row["failed_at"] = _first_line(failure), _failed_at(one, place)
+            row |= {"failed": _first_line(failure), "failed_at": _failed_at(one, place)}
+            row |= {f"failed_{key}": text for key, text in _explained(str(failure)).items()}
         elif getattr(one, "has_guarded_code", None):
             row["versions"] += 1
         again = getattr(one, "recompile_reason", None)
@@ -153,7 +165,7 @@ def _empty(number: int) -> dict[str, Any]:
     names: dict[str, Any] = {"id": number, "function": None, "file": None, "line": None, "resumed_at": None}
     return names | {
         "versions": 0, "ops": 0, "guards": 0, "guard_us": 0, "compile_us": 0, "ended_unix_us": 0, "limit": False,
-        "failed": None, "failed_at": None,
+        "failed": None, "failed_at": None, "failed_detail": None, "failed_hint": None,
     }  # fmt: skip
 
 
@@ -196,12 +208,12 @@ def _breaks(reasons: list[Any], place: Callable[[Any], str]) -> list[dict[str, A
         key = _ADDRESS.sub("", text)[:LONGEST_TEXT], calls[-1:]
         if key not in found:
             rows = [{"file": place(file), "line": line, "function": str(name)[:100]} for file, line, name in calls]
-            found[key] = {"reason": _first_line(text), "detail": _explanation(text), "calls": rows, "count": 0}
+            found[key] = {"reason": _first_line(text), **_explained(text), "calls": rows, "count": 0}
         found[key]["count"] += 1
     return sorted(found.values(), key=lambda row: -row["count"])[:MOST_BREAKS]
 
 
-def _skips(compilations: list[Any]) -> list[dict[str, Any]]:
+def _skips(compilations: list[Any], place: Callable[[Any], str]) -> list[dict[str, Any]]:
     """Why CUDA graphs were not used, where torch says so: while compiling, or in a warning at run time."""
     found: dict[str, int] = {}
     texts: Iterable[tuple[Any, int]] = (
@@ -210,9 +222,16 @@ def _skips(compilations: list[Any]) -> list[dict[str, Any]]:
     )
     for text, count in texts:
         if text:
-            reason = _first_line(_SKIPS.sub("", str(text)).strip().removeprefix("due to").strip())
+            reason = _skip(str(text), place)
             found[reason] = max(found.get(reason, 0) + 1, count)
     return [{"reason": reason, "count": count} for reason, count in list(found.items())[:MOST_REASONS]]
+
+
+def _skip(text: str, place: Callable[[Any], str]) -> str:
+    """`mutated inputs (1 instances) (train.py:25)`: a reason, and the innermost line of the stack trace below it."""
+    reason = _FOUND.split(_SKIPS.sub("", text).strip().removeprefix("due to").strip(), maxsplit=1)[0]
+    lines = _LINE.findall(text)
+    return _first_line(reason + (f" ({place(lines[-1][0])}:{lines[-1][1]})" if lines else ""))
 
 
 def _limit() -> int | None:
@@ -225,9 +244,11 @@ def _limit() -> int | None:
     return None
 
 
-def _explanation(text: str) -> str | None:
-    found = re.search(r"Explanation: (.+)", text)
-    return _short(found[1]) if found else None
+def _explained(text: str) -> dict[str, str | None]:
+    """Dynamo's explanation of a reason, and the first of its hints that says what to do; None: there is none."""
+    found = _RAISED.search(text) or _EXPLANATION.search(text)
+    hint = next((one for one in _HINT.findall(text) if not _NO_HINT.search(one)), None)
+    return {"detail": found and _short(found[1]), "hint": hint and _short(hint)}
 
 
 def _first_line(text: str) -> str:
@@ -235,7 +256,7 @@ def _first_line(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    return redact_text(_ADDRESS.sub("", " ".join(text.split())))[:LONGEST_TEXT]
+    return redact_text(_FOLDERS.sub("", _ADDRESS.sub("", " ".join(text.split()))))[:LONGEST_TEXT]
 
 
 def _number(found: Any, name: str) -> int:

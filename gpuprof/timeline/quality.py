@@ -17,7 +17,7 @@ from gpuprof.timeline.cpu.overhead import profiler_overhead
 from gpuprof.timeline.gpu.graph_captures import captures, within
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.startup import MUCH_START_UP
-from gpuprof.timeline.steps import LONGEST_NS, whole_ns
+from gpuprof.timeline.steps import LONGEST_WINDOW_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
@@ -31,7 +31,7 @@ LOST_SHARE: Assumed[Share] = 0.02
 MOST_LOST: Assumed[Share] = 0.5
 """With a larger share of launches without GPU work, the recording says nothing about the device."""
 FEWEST_EVENTS: Assumed[Events] = 10
-LITTLE_SHARE: Assumed[Share] = 0.01
+EMPTY_WINDOW_SHARE: Assumed[Share] = 0.01
 """Fewer GPU events than this that fill less than this of the window are not a step's work."""
 LEAST_WORK_NS: Assumed[WholeNs] = 1_000
 """Nor is GPU work that takes less than this, ns: one launch takes longer."""
@@ -291,7 +291,7 @@ def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     """Work that the steps launched and that cannot have run at the times in the file."""
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
-    far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_NS) | (gpu.end_ns[rows] > high + LONGEST_NS)))
+    far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_WINDOW_NS) | (gpu.end_ns[rows] > high + LONGEST_WINDOW_NS)))
     if far:
         yield (
             "impossible_times",
@@ -306,7 +306,7 @@ def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
-    few = len(rows) < FEWEST_EVENTS and worked < LITTLE_SHARE * (high - low)
+    few = len(rows) < FEWEST_EVENTS and worked < EMPTY_WINDOW_SHARE * (high - low)
     if few or worked < LEAST_WORK_NS:
         yield (
             "little_gpu_work",

@@ -17,7 +17,7 @@ from gpuprof.units import Assumed, Share, WholeNs
 
 LIBRARIES, CONTEXT, ALLOCATIONS, COMPILATION = "loading code", "creating the context", "first allocations", "compiling"
 
-LONG_NS: Assumed[WholeNs] = 1_000_000
+STARTUP_CALL_NS: Assumed[WholeNs] = 1_000_000
 """Calls that create or query something take a few µs, and a launch up to a few hundred: longer ones, ns, wait for a
 library, a context or a lock."""
 MUCH_START_UP: Assumed[Share] = 0.2
@@ -116,7 +116,7 @@ def start_up_spans(trace: Trace, links: Links, allocations: bool) -> list[tuple[
     records = trace.rows_named(other.category, lambda text: text == "overhead")
     records &= trace.rows_named(other.name, _LOADING_RECORD.search)
     imports = spans(frames, trace.rows_named(frames.name, _IMPORTING_FRAME.search))
-    creating = trace.rows_named(calls.name, _CREATING.search) & (took >= LONG_NS)
+    creating = trace.rows_named(calls.name, _CREATING.search) & (took >= STARTUP_CALL_NS)
     creating |= _first_call(trace)
     created, loaded = _within_first_ops(trace)
     compiling = join(
@@ -129,7 +129,7 @@ def start_up_spans(trace: Trace, links: Links, allocations: bool) -> list[tuple[
         (CONTEXT, join(spans(calls, creating), created)),
     ]
     if allocations:
-        rows = trace.rows_named(calls.name, _ALLOCATING.search) & (took >= LONG_NS)
+        rows = trace.rows_named(calls.name, _ALLOCATING.search) & (took >= STARTUP_CALL_NS)
         found.append((ALLOCATIONS, spans(calls, rows)))
     return found
 
@@ -142,7 +142,7 @@ def _lazy_launches(trace: Trace, links: Links) -> I64:
     events = events[np.argsort(calls.start_ns[links.call[events]], kind="stable")]
     first = links.call[events[np.unique(gpu.name[events], return_index=True)[1]]]
     launching = trace.rows_named(calls.name, _LAUNCH.search)
-    rows = np.unique(first[launching[first] & (calls.end_ns[first] - calls.start_ns[first] >= LONG_NS)])
+    rows = np.unique(first[launching[first] & (calls.end_ns[first] - calls.start_ns[first] >= STARTUP_CALL_NS)])
     if not len(rows):
         return rows
     begin, end = calls.start_ns[rows], calls.end_ns[rows]

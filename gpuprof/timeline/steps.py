@@ -21,7 +21,7 @@ from gpuprof.timeline.serving import is_iteration
 from gpuprof.timeline.startup import start_up_spans
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
-from gpuprof.units import Assumed, Share, WholeNs
+from gpuprof.units import Assumed, Kernels, Ratio, Share, Steps, WholeNs
 
 CUT_SHARE: Assumed[Share] = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
@@ -31,8 +31,19 @@ START_UP_SHARE: Assumed[tuple[Share, Share]] = (0.05, 0.25)
 """(largest share that the program's start takes of a steady step, smallest share that it takes of a step that is left
 out)."""
 
-LONGEST_NS: Assumed[WholeNs] = 86_400 * 10**9
+LONGEST_WINDOW_NS: Assumed[WholeNs] = 86_400 * 10**9
 """A window longer than a day, ns, has wrong times: profilers write some MB a second."""
+
+FEWEST_PERIODIC: Assumed[Kernels] = 64
+"""Fewest kernels in which a period is looked for."""
+MOST_PERIODS: Assumed[Steps] = 64
+"""Most steps that are inferred from a period: a kernel that ran more often belongs to a layer."""
+EVEN_SPACING: Assumed[Ratio] = 1.02
+"""Largest over smallest distance of a kernel that runs once a step."""
+PERIODS_COVER: Assumed[Share] = 0.8
+"""Smallest share of all kernels that the periods hold."""
+PERIODS_REPEAT: Assumed[Share] = 0.9
+"""Smallest share of the kernels that are those of one period before."""
 
 _STEP_WORD = re.compile(r"(^|[^a-z])(train(ing)?[ _-]?)?(step|iter(ation)?|batch)([^a-z]|$)", re.IGNORECASE)
 _NOT_A_STEP = re.compile(r"optimizer|scheduler|zero_grad|dataloader|profilerstep|lr_step", re.IGNORECASE)
@@ -101,7 +112,7 @@ def possible(trace: Trace, steps: AnalysedSteps) -> bool:
             if len(times) and (times.min() <= -LATEST_NS or times.max() >= LATEST_NS):
                 return False
     work = np.sum((trace.gpu.end_ns - trace.gpu.start_ns).clip(0), dtype=np.float64)
-    return high - low <= LONGEST_NS and float(work) < LATEST_NS
+    return high - low <= LONGEST_WINDOW_NS and float(work) < LATEST_NS
 
 
 def whole_ns(trace: Trace) -> int:
@@ -220,16 +231,16 @@ def _periodic(trace: Trace, links: Links) -> AnalysedSteps | None:
     runs once per pass, provided that the trace has ops.
     """
     known = np.flatnonzero(links.begun_ns != ABSENT)
-    if len(known) < 64:
+    if len(known) < FEWEST_PERIODIC:
         return None
     order = known[np.argsort(links.begun_ns[known], kind="stable")]
     names = trace.gpu.name[order]
     ids, counts = np.unique(names, return_counts=True)
-    for count in np.unique(counts[(counts >= 2) & (counts <= 64)]).tolist():
+    for count in np.unique(counts[(counts >= 2) & (counts <= MOST_PERIODS)]).tolist():
         regular = []
         for name in ids[counts == count].tolist():
             spacing = np.diff(np.flatnonzero(names == name))
-            if spacing.max() <= 1.02 * spacing.min() + 2:
+            if spacing.max() <= EVEN_SPACING * spacing.min() + 2:
                 regular.append((name, float(spacing.mean())))
         if not regular:
             continue
@@ -241,8 +252,8 @@ def _periodic(trace: Trace, links: Links) -> AnalysedSteps | None:
         period = round(float(np.diff(marks).mean()))
         same = float(np.mean(names[:-period] == names[period:])) if 0 < period < len(names) else 0.0
         starts = begun[marks]
-        covers = (marks[-1] - marks[0] + period) >= 0.8 * len(names)
-        if same >= 0.9 and covers and _is_whole_pass(trace, starts):
+        covers = (marks[-1] - marks[0] + period) >= PERIODS_COVER * len(names)
+        if same >= PERIODS_REPEAT and covers and _is_whole_pass(trace, starts):
             return AnalysedSteps("periodicity", trace.strings[name], starts[:-1], starts[1:], 0)
     return None
 

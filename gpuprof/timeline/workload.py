@@ -21,7 +21,7 @@ from gpuprof.timeline.steps import AnalysedSteps
 from gpuprof.timeline.unit import ITERATION, REQUEST, STEP, TOKEN, Unit
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, OP, U8, Trace
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Ratio, Share
 
 Kind = Literal["training", "inference", "unknown"]
 
@@ -35,6 +35,8 @@ _DECODE_KERNEL = re.compile(
 
 MODEL_SHARE: Assumed[Share] = 0.05
 """Smallest share of GPU time in matrix multiplications and the like for ops to be those of a model."""
+PASSES_OF_REQUEST: Assumed[Ratio] = 1.5
+"""Passes over one token per step from which on a step is a request; a step of one pass is a token."""
 _EMBEDDING = "aten::embedding"
 _ATTENTION = "aten::scaled_dot_product_attention"
 _NUMBER = re.compile(r"\d+")
@@ -93,7 +95,7 @@ def workload_of(trace: Trace, steps: AnalysedSteps, host: HostPhases, category: 
     if activity == "pipeline" or (activity == "diffusion" and not _within_sampling(steps)):
         unit = REQUEST
     elif activity == "decode" and not marks and engine not in ("vllm", "sglang", "tensorrt_llm", "tgi"):
-        unit = REQUEST if passes > 1.5 else TOKEN
+        unit = REQUEST if passes > PASSES_OF_REQUEST else TOKEN
     return Workload("inference", activity, unit, batch, engine, _reason(marks, engine))
 
 

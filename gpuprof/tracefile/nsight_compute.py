@@ -45,7 +45,7 @@ _UNITS: Convention[dict[str, Ratio]] = {
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
 }  # fmt: skip
 _NUMBER = re.compile(r"\d+")
-MOST_BYTES: Assumed[Bytes] = 1 << 30
+LARGEST_COUNTERS_BYTES: Assumed[Bytes] = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Counted:
 def read_counters(path: Path) -> tuple[Counted, ...]:
     """The kernels of a table in execution order. Raises GpuprofError, one line, if it is not such a table."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > LARGEST_COUNTERS_BYTES:
             raise GpuprofError(f"{path}: a table of counters of more than 1 GiB is not read")
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="") as file:

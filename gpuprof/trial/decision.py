@@ -34,7 +34,7 @@ from gpuprof.units import Assumed, Measured, Processes, Share
 RANK_SUM_P: Measured[Share] = 0.2
 """The rank-sum test decides at p ≤ RANK_SUM_P / m². Chosen by simulation so that all rounds together stay below 5 %
 (see above)."""
-FEWEST_CLEAR: Assumed[Processes] = 2
+FEWEST_CLEAR_PROCESSES: Assumed[Processes] = 2
 FEWEST_BY_RANK: Assumed[Processes] = 4
 FEWEST_OF_NONE: Assumed[Processes] = 3
 """Fewest processes with the fix for each part of the rule, and for *no difference*."""
@@ -45,7 +45,12 @@ Decision = Literal["confirmed", "slower", "no_difference"]
 def decide(plain: Sequence[float], fixed: Sequence[float], gain: MeasuredGain) -> Decision | None:
     """The decision from the mean steps of processes without (`plain`) and with a fix (`fixed`), in any unit; None:
     undecided. gain: the speedup relative to neighbouring processes, with its 80 % interval."""
-    if gain.low is None or gain.high is None or len(fixed) < FEWEST_CLEAR or len(plain) <= FEWEST_CLEAR:
+    if (
+        gain.low is None
+        or gain.high is None
+        or len(fixed) < FEWEST_CLEAR_PROCESSES
+        or len(plain) <= FEWEST_CLEAR_PROCESSES
+    ):
         return None
     without, with_it = [math.log(step) for step in plain], [math.log(step) for step in fixed]
     if gain.low > 1 and _faster(without, with_it):

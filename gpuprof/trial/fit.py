@@ -25,7 +25,7 @@ SCHEMA = "gpuprof.fit/1"
 DOCUMENT = documents.Kind(SCHEMA)
 SETTLING_STEPS: Assumed[Steps] = 2
 TIMED_STEPS: Assumed[Steps] = 2
-LIMIT_S: Assumed[Seconds] = 600.0
+FITTING_LIMIT_S: Assumed[Seconds] = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,12 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     """One process; None if it runs out of memory or ends before it was measured. Raises GpuprofError if the unchanged
     program fails."""
     outcome = starter.run(
-        (TriedFix(PROBE, f"{value} fake" if fake else value),), SETTLING_STEPS, TIMED_STEPS, 1.0, LIMIT_S, brief=True
+        (TriedFix(PROBE, f"{value} fake" if fake else value),),
+        SETTLING_STEPS,
+        TIMED_STEPS,
+        1.0,
+        FITTING_LIMIT_S,
+        brief=True,
     )
     facts, error = _facts(outcome), outcome.process.error
     if error is not None or facts is None:

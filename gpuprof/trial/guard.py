@@ -22,6 +22,8 @@ VARIABLE = "GPUPROF_TRIAL="
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_END_S: Assumed[Seconds] = 5.0
 """Seconds that the processes get to end by themselves."""
+POLL_S: Assumed[Seconds] = 0.05
+"""Time between two looks for processes that are left."""
 STARTING_S: Assumed[Seconds] = 0.5
 """A starting process shows its environment after this many seconds at the latest."""
 
@@ -56,7 +58,7 @@ def kill_all(folder: str, patience_s: float = 10.0, watch_s: float = 0.0) -> boo
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > end:
             return False
-        time.sleep(0.02)
+        time.sleep(POLL_S)
 
 
 def remove_tree(folder: str) -> None:
@@ -86,7 +88,7 @@ def main(scratch: str) -> None:
         # Sandboxes end their processes, including daemons, once gpuprof has ended; only survivors are killed here.
         end = time.monotonic() + OWN_END_S
         while processes_of(scratch) and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(POLL_S)
         kill_all(scratch, watch_s=STARTING_S)
         remove_tree(scratch)
 

@@ -49,6 +49,7 @@ RANKS_S: Assumed[Seconds] = 60.0
 RECORDING_LIMIT_S: Assumed[Seconds] = 1800.0
 """Seconds after which the recording that `gpuprof try` makes itself is given up."""
 MEMORY_S: Assumed[Seconds] = 30.0
+MEMORY_POLL_S: Assumed[Seconds] = 0.2
 MEMORY_MIB: Assumed[MiB] = 256
 """A process waits up to MEMORY_S until GPU memory is free again: no more than MEMORY_MIB above what was used before."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
@@ -380,7 +381,7 @@ class Starter:
             now = self._driver.used_bytes()
             if now is None or now <= self._used_bytes + (MEMORY_MIB << 20):
                 return
-            time.sleep(0.2)
+            time.sleep(MEMORY_POLL_S)
 
 
 def _settings(own: OwnFlags | None) -> dict[str, Any] | None:

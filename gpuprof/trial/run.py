@@ -17,7 +17,7 @@ from gpuprof.trial.fixes import FixToTry, combination
 from gpuprof.trial.processes import Starter
 from gpuprof.trial.rows import baseline_of, name_of, row_left_out, row_of
 from gpuprof.trial.trial import Next, Row, Trial, TrialStop, TriedFix
-from gpuprof.trial.turns import LEAST_LIMIT_S, SLOWER_THAN_FIRST, Tell, Turns
+from gpuprof.trial.turns import LEAST_PROCESS_LIMIT_S, SLOWER_THAN_FIRST, Tell, Turns
 from gpuprof.units import Assumed, Seconds, Steps
 
 STRETCH_S: Assumed[Seconds] = 15.0
@@ -60,7 +60,7 @@ def run_trial(
         raise GpuprofError(f"the command as it is could not be timed: {first.process.error}{hint}")
     turns.settle, turns.steps = int(first.ranks[0]["settle"]), first.process.steps
     process_s = first.process.wall_ns / 1e9
-    turns.limit_s = max(LEAST_LIMIT_S, SLOWER_THAN_FIRST * process_s)
+    turns.limit_s = max(LEAST_PROCESS_LIMIT_S, SLOWER_THAN_FIRST * process_s)
     game = _Game(turns, candidates, process_s, None if rounds else begun + budget_s, rounds, until, clock)
     stop = game.play(budget_s)
     rank = first.ranks[0]

@@ -14,7 +14,7 @@ FIRST_LIMIT_S: Assumed[Seconds] = 600.0
 SLOWER_THAN_FIRST: Assumed[Ratio] = 4.0
 """Time limits of processes: the first gets FIRST_LIMIT_S seconds, the others SLOWER_THAN_FIRST times as long as the
 first took."""
-LEAST_LIMIT_S: Assumed[Seconds] = 120.0
+LEAST_PROCESS_LIMIT_S: Assumed[Seconds] = 120.0
 """Compiling a small model on a busy CPU takes more than a minute."""
 
 Tell = Callable[[str], None]

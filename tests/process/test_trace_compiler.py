@@ -70,6 +70,7 @@ def test_a_graph_break_has_its_reason_and_its_line(broken: tuple[Run, dict[str, 
     source = (run.folder.parent / "train.py").read_text().splitlines()
     assert ".item()" in source[call["line"] - 1]
     assert item["count"] >= 1 and found["read_ns"] > 0
+    assert "capture_scalar_outputs" in item["hint"]
     (looped,) = [one["failed_at"] for one in found["functions"] if one["failed"]]
     assert looped["file"] == "train.py"
     assert ".item()" in source[looped["line"] - 1]

@@ -14,6 +14,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_regions import broken_at
 from gpuprof.diagnosis.findings import graph_breaks
 from gpuprof.replay.mean_step import PAUSES, VARIATION, MeanStep
 from gpuprof.replay.variation import variation_left
+from gpuprof.report.words import compiler_words
 
 
 def case_of(name: str) -> Analysis:
@@ -64,3 +65,9 @@ def test_a_mean_step_with_less_variation(numpy_case: Analysis):
     assert mean.of_step(now) == pytest.approx(14e6)
     assert mean.of_step(now, lumps={VARIATION: 0.5}) == pytest.approx(13e6)
     assert mean.of_step(now / 2, lumps={VARIATION: 0.0, PAUSES: 0.0}) == pytest.approx(5e6)
+
+
+def test_each_break_is_named_with_its_way_out(numpy_case: Analysis):
+    said = compiler_words.lines(diagnosed(ROOT / "scenarios" / "programs" / "breaks_numpy" / "recording"))
+    assert "train.py:15" in said[0] and "partition" in said[0] and "torch instead of NumPy" in said[0]
+    assert "number of a layer" in said[1]

@@ -61,6 +61,11 @@ def test_few_groups_or_different_ones_stay(tmp_path, groups, described):
     assert case.step_ns < 10 * MS
 
 
+def test_matrices_that_are_orthogonalised_one_by_one_are_no_groups(tmp_path):
+    case = stepping(tmp_path, 50, ("aten::_foreach_add_", "aten::mm"))
+    assert "groups" not in {one.key for one in optimizer.find(case)}
+
+
 def test_the_recorder_counts_settings_that_differ():
     layers = [torch.nn.Linear(2, 2) for _ in range(6)]
     each = [{"params": [p], "weight_decay": 0.0 if p.ndim == 1 else 0.1} for one in layers for p in one.parameters()]

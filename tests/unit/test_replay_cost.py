@@ -14,7 +14,7 @@ from helpers.replayed import graph_of, loop
 from gpuprof.replay.build.latencies import prompt
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.unprofiled.profiler_cost import recorded_events, without
-from gpuprof.replay.unprofiled.profiler_fit import FIT_TOLERANCE, NEAR_ENOUGH, at_step, remove_profiler
+from gpuprof.replay.unprofiled.profiler_fit import FIT_TOLERANCE, UNFITTED_DIFFERENCE, at_step, remove_profiler
 
 US = 1_000
 
@@ -61,7 +61,7 @@ def test_a_step_that_other_recordings_give_is_met_and_stays_as_uncertain(by: flo
     )]  # fmt: skip
     assert ends[0] == pytest.approx(ends[1], rel=0.02) and ends[0] < 0.95
     assert ends[2] == pytest.approx(ends[3], rel=0.02) and ends[2] > 1.05
-    assert at_step(graph, alone, (1 + NEAR_ENOUGH / 2) * alone.step_ns) is alone
+    assert at_step(graph, alone, (1 + UNFITTED_DIFFERENCE / 2) * alone.step_ns) is alone
 
 
 @pytest.mark.parametrize("kernel_us", [3, 15, 30])

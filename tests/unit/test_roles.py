@@ -177,8 +177,8 @@ def test_queue_and_staleness_come_from_the_log(tmp_path: Path, capsys: pytest.Ca
 FORKED = """
 import os, sys
 from pathlib import Path
-from gpuprof.record.phase_log import PhaseLog
-log = PhaseLog(Path(sys.argv[1]))
+from gpuprof.record.phase_log import PhaseLogWriter
+log = PhaseLogWriter(Path(sys.argv[1]))
 log.end(log.begin("training"))
 with log._lock:  # as if another thread were writing
     child = os.fork()

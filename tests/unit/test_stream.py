@@ -145,7 +145,8 @@ def test_brackets_that_end_no_list_are_not_looked_behind_without_end(file):
 
 
 @pytest.mark.parametrize(("text_bytes", "compiled", "used"), [
-    (1000, True, "small"), (reader.SMALL_BYTES + 1, True, "stream"), (reader.SMALL_BYTES + 1, False, "small"),
+    (1000, True, "small"), (reader.SHORT_DOCUMENT_BYTES + 1, True, "stream"),
+    (reader.SHORT_DOCUMENT_BYTES + 1, False, "small"),
     (reader.SMALL_UNCOMPILED_BYTES + 1, False, "stream"),
 ])  # fmt: skip
 def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, monkeypatch):
@@ -219,7 +220,7 @@ def test_an_event_may_be_longer_than_a_block(block_bytes, file):
 
 def test_an_event_beyond_the_limit_is_given_up(file, monkeypatch):
     for module in (blocks, stream):
-        monkeypatch.setattr(module, "LIMIT_BYTES", 5000)
+        monkeypatch.setattr(module, "LONGEST_EVENT_BYTES", 5000)
     file.write_text(
         listed([op("a"), op("x" * 20_000), op("b"), op("c", more=', "args": {"x": "' + "y" * 30_000 + '"}'), op("d")])
     )
@@ -229,7 +230,7 @@ def test_an_event_beyond_the_limit_is_given_up(file, monkeypatch):
 
 
 def test_a_header_without_an_end_is_no_trace(file, monkeypatch):
-    monkeypatch.setattr(stream, "LIMIT_BYTES", 5000)
+    monkeypatch.setattr(stream, "LONGEST_EVENT_BYTES", 5000)
     file.write_text('{"schemaVersion": [' + "1, " * 5000)
     with pytest.raises(UnreadableTrace):
         parsed_from(file, 64)

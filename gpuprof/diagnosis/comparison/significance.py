@@ -24,6 +24,8 @@ LIKELY_P: Convention[Share] = 0.2
 """p below which a large difference is called likely, though it may be scatter."""
 MOST_EXACT_STEPS: Assumed[Steps] = 60
 """Up to this total number of steps p is exact, by counting arrangements; beyond it the normal approximation is used."""
+FEWEST_CORRELATED: Assumed[Steps] = 8
+"""Fewest steps whose correlation with the next is known."""
 CORRELATED: Assumed[Share] = 0.3
 """Correlation of a step with the next above which a note says that p is too small."""
 
@@ -129,8 +131,8 @@ def arrangements(doubled: I64, n: int) -> F64:
 
 
 def correlation(values: F64) -> float | None:
-    """Correlation of each step with the next; None for fewer than eight steps, or if all steps are equal."""
-    if len(values) < 8:
+    """Correlation of each step with the next; None for few steps, or if all steps are equal."""
+    if len(values) < FEWEST_CORRELATED:
         return None
     centred = values - values.mean()
     square = float(centred @ centred)

@@ -23,6 +23,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     whole_passes,
 )
 from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.dynamo_reasons import way_into_graphs
 from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiled.graph_breaks import first_links, once_gone
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
@@ -56,13 +57,6 @@ MOST_REGIONS: Assumed[Entries] = 10
 kernels)."""
 MOST_SKIPS: Convention[Entries] = 3
 """Most of torch's reasons for skipping CUDA graphs that are named."""
-WAYS_INTO_GRAPHS = (
-    ("mutated inputs", "register the tensor that forward() changes in place as a buffer, or change it outside"),
-    ("cpu device", "move the CPU tensors that the model reads to the GPU"),
-    ("dynamic shape", "keep the shapes of batches fixed"),
-)
-"""What removes a reason for which torch skips CUDA graphs, by words of its message
-(torch/_inductor/cudagraph_utils.py)."""
 GRAPHED_SHARE: Assumed[Share] = 0.5
 """Share of the passes' kernels launched by CUDA graphs from which on the step counts as captured."""
 MOST_OUTSIDE: Assumed[Share] = 0.2
@@ -192,7 +186,7 @@ def _way_into_graphs(case: Analysis) -> str:
     """How to remove torch's reasons for skipping CUDA graphs."""
     compiler = case.run.compiler if case.run else None
     reasons = [] if compiler is None else [reason for reason, _ in compiler.skips]
-    said = [way for sign, way in WAYS_INTO_GRAPHS if any(sign in reason for reason in reasons)]
+    said = dict.fromkeys(way for reason in reasons if (way := way_into_graphs(reason)))
     return "; ".join(said or ["remove what keeps torch from CUDA graphs (see above)"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, partly_c
 from gpuprof.diagnosis.detect.compiled.compiled_after_all import compiled_after_all
 from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.compiled.compiled_regions import BrokenAt, broken_at, calls_a_pass, never_compiled
+from gpuprof.diagnosis.detect.compiled.dynamo_reasons import in_words, way_out
 from gpuprof.diagnosis.detect.compiled.generated_code import generated_code
 from gpuprof.diagnosis.detect.compiled.uncompiled import uncompiled
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -57,8 +57,8 @@ Dynamo's own log of breaks while it compiles (reason, line, calls), read by `gpu
 compiled functions in the recording: a stretch between two calls of compiled graphs belongs to a break if the second
 call is in a function that Dynamo resumed after it, or if Dynamo gave up on the function that makes both calls for the
 same reason. A break inside a loop makes Dynamo give up on the whole function; where that leaves no compiled code at
-all, the gain is that of compiling the model (see `compile`). `gpuprof diagnose --json` lists all breaks, failed
-guards and CUDA graph skips under `run.compiler`.
+all, the gain is that of compiling the model (see `compile`). `gpuprof diagnose -v` names breaks and failed guards with
+the way out of each, also those without a price; `--json` lists all of them, and CUDA graph skips, under `run.compiler`.
 """,
     gain=f"""
 By replay, for each break alone and for all of them. The wait for the GPU in between is removed, and so is what the
@@ -88,28 +88,6 @@ computation depends on cannot always stay on the GPU. Joined graphs take longer 
 compiled keeps more intermediate results in memory.
 """,
 )
-
-_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(r"\.item\(\)|data.dependent|_local_scalar_dense|nonzero|tolist|torch\.Tensor.*bool", re.I),
-        "keep the value on the GPU (torch.where, clamp), or read it after the step",
-    ),
-    (
-        re.compile(r"logg(er|ing)", re.I),
-        "log outside of the compiled function, or add logger.info\nto torch._dynamo.config.ignore_logging_functions",
-    ),
-    (
-        re.compile(r"\bprint\b|warnings", re.I),
-        "print outside of the compiled function,\nor add print to torch._dynamo.config.reorderable_logging_functions",
-    ),
-    (re.compile(r"disable", re.I), "call the disabled function before the compiled one, or remove the disable"),
-    (re.compile(r"recompile limit|cache_size", re.I), "pass what the guard compares as a tensor"),
-    (
-        re.compile(r"skipfiles|marked as skipped|builtin|C/C\+\+|extension|not traceable|polyfill", re.I),
-        "move the call out, or make it a custom operator (torch.library.custom_op)",
-    ),
-)
-"""(pattern of Dynamo's reason, what to do about it)."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
@@ -197,11 +175,17 @@ def _never_compiled(case: Analysis) -> Iterator[Proposal]:
         return
     evidence = [
         Evidence(
-            f"torch.compile could not compile {one.place}: {one.failed}; no compiled code ran in what was recorded"
+            f"torch.compile could not compile {one.place}: {in_words(one.failed or '', one.failed_detail)}; no compiled"
+            " code ran in what was recorded"
         )
         for one in functions[:MOST_SHOWN]
     ]
-    fix = _fix([GraphBreak(one.failed or "", None, (one.failed_at or one.place,), 1) for one in functions])
+    fix = _fix(
+        [
+            GraphBreak(one.failed or "", one.failed_detail, (one.failed_at or one.place,), hint=one.failed_hint)
+            for one in functions
+        ]
+    )
     needs = "nothing else breaks the graph"
     yield from compiled_after_all(
         case, "no graph breaks", evidence, fix, "joined", needs=needs, odds=calibrated.COMPILES.value
@@ -255,10 +239,11 @@ def _evidence(
     for one in found[:MOST_SHOWN]:
         gains = now - case.step_of(join([one])(graph))
         waits = f", {case.per_step(float(one.waits.sum())):,.0f} waits for the GPU" if one.waits.any() else ""
+        reason = in_words(one.broken.reason, one.broken.detail)
         lines.append(
             Evidence(
-                f"{one.broken.place}: {one.broken.reason}; {one.times:,.0f} times {case.unit.a}{waits}; without it"
-                f" alone {duration(max(gains, 0.0))} {case.unit.a} less"
+                f"{one.broken.place}: {reason}; {one.times:,.0f} times {case.unit.a}{waits}; without it alone"
+                f" {duration(max(gains, 0.0))} {case.unit.a} less"
             )
         )
     return first, *lines
@@ -267,15 +252,10 @@ def _evidence(
 def _fix(breaks: Sequence[GraphBreak]) -> Fix:
     """What to do about each kind of break."""
     lines = dict.fromkeys(
-        f"{one.place.file or 'the compiled function'}:{one.place.line or '?'}:\n{_way(one)}"
+        f"{one.place.file or 'the compiled function'}:{one.place.line or '?'}:\n{way_out(one)}"
         for one in breaks[:MOST_SHOWN]
     )
     return as_fix("\n".join(lines))
-
-
-def _way(one: GraphBreak) -> str:
-    text = f"{one.reason} {one.detail or ''}"
-    return next((way for pattern, way in _WAYS if pattern.search(text)), "move what breaks the graph out of it")
 
 
 FINDING = Declaration(

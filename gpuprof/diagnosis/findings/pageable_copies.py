@@ -60,7 +60,7 @@ Copies from pageable memory to the GPU of at least 1 MiB in total per step, if t
 it is replayed with pinned ones. Small tensors: at least {FEWEST_SMALL} such copies a pass of at most 64 KiB each,
 within forward or backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
 Copies to pageable memory of at least 1 MiB, unless the CPU computes with what is copied: for that
-[offload](offload.md) has a fix. Activations that are kept in host memory count both ways.
+[offload](offload.md) has a fix. Weights, states and activations that are kept in host memory count both ways.
 """,
     gain=f"""
 The call takes {us(calibrated.COPY_CALL_NS.low)} to {us(calibrated.COPY_CALL_NS.high)} µs and does not wait; the copy
@@ -134,7 +134,7 @@ def _pinned(case: Analysis) -> Iterator[Proposal]:
     offload = find_offload(case)
     kind = offload.kind if offload is not None else None
     up, down = (_pageable(case, way) for way in ("HtoD", "DtoH"))
-    both = kind == "activations"
+    both = kind in ("activations", "optimizer", "weights")
     yield from _with_pinned(case, up | down if both else up, kind, up)
     if not both and kind not in ("ops", "copies"):  # these have a better fix
         yield from _with_pinned(case, down, kind, up)

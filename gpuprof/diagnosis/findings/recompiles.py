@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.compiled.compiled_after_all import calls_of, compiled_after_all
 from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up
 from gpuprof.diagnosis.detect.compiled.compiling import in_most_steps
+from gpuprof.diagnosis.detect.compiled.dynamo_reasons import IN_A_TENSOR, guard_kind, guards_of
 from gpuprof.diagnosis.detect.compiled.shape_costs import (
     CUDNN_ATTENTION,
     WITHOUT_CUDNN,
@@ -144,10 +145,20 @@ def _fix(case: Analysis, cudnn: bool) -> Fix:
     return vary + "\nand " + WITHOUT_CUDNN.otherwise() + "  # cuDNN plans per length" if cudnn else vary
 
 
-def _failed_guards(functions: Sequence[CompiledFunction]) -> tuple[Evidence, ...]:
-    """Guards whose failure made Dynamo compile a function again, the most frequent first."""
-    guards = sorted((guard for one in functions for guard in one.failed_guards), key=lambda one: -one.count)
-    return tuple(Evidence(f"{one.place}: `{one.guard}` failed {one.count} times") for one in guards[:MOST_SHOWN])
+def _failed_guards(functions: tuple[CompiledFunction, ...]) -> tuple[Evidence, ...]:
+    """Guards that had a function compiled again, those first that failed most often."""
+    return tuple(
+        Evidence(f"{one.place}: `{one.guard}` failed {one.count} times{f' ({kind.what})' if kind else ''}")
+        for one in guards_of(functions)[:MOST_SHOWN]
+        for kind in [guard_kind(one)]
+    )
+
+
+def _ways_out(functions: tuple[CompiledFunction, ...]) -> Fix:
+    """What to do about the guards that failed most often."""
+    kinds = [kind for one in guards_of(functions)[:MOST_SHOWN] if (kind := guard_kind(one))]
+    ways = dict.fromkeys(f"{kind.what}: {kind.way}" for kind in kinds)
+    return as_fix("keep what the guard compares from changing:\n" + ("\n".join(ways) or IN_A_TENSOR))
 
 
 def _given_up(case: Analysis) -> Iterator[Proposal]:
@@ -159,9 +170,7 @@ def _given_up(case: Analysis) -> Iterator[Proposal]:
         f"torch.compile gave up {functions[0].place} after {functions[0].versions} versions: where none of them fits, "
         "the model runs as plain Python"
     )
-    fix = as_fix(
-        "keep what the guard compares from changing:\nhold the value in a tensor (register_buffer), or pass it as one"
-    )
+    fix = _ways_out(functions)
     evidence = (first, *_failed_guards(functions))
     yield from compiled_after_all(case, "a guard that holds", evidence, fix, "guard", calls_of(case, functions[0]))
 

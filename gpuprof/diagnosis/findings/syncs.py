@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.cpu.gradient_scaler import (
     is_optimizer_step,
     without_checks,
 )
-from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Proposal
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
@@ -312,13 +312,13 @@ def _least(case: Analysis, waits: Mask) -> float:
 
 
 def waiting_nodes(case: Analysis) -> Mask:
-    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop, nothing that
-    the CPU computes on."""
+    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop, no copies of
+    data that is kept in host memory or that the CPU computes on."""
     waits = _waits(case)
     if not waits.any():
         return waits
     waits &= ~copies_to_device(case, waits) & ~_loop_nodes(case) & ~fed_nodes(case)
-    found = computed_on_cpu(case) if waits.any() else None
+    found = find_offload(case) if waits.any() else None
     if found is None:
         return waits
     copies = np.zeros(len(case.trace.gpu), bool)

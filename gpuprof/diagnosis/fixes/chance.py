@@ -10,10 +10,13 @@ import math
 from statistics import NormalDist
 
 from gpuprof.calibration import doubts as calibrated
+from gpuprof.units import Convention, Share
 from gpuprof.value_range import Range
 
 _NORMAL = NormalDist()
-_Z90 = _NORMAL.inv_cdf(0.9)
+_LEVELS_OF_RANGE: Convention[tuple[Share, Share, Share]] = (0.1, 0.5, 0.9)
+"""Share of the draws below the ends of an 80 % interval and the expected value."""
+_Z90 = _NORMAL.inv_cdf(_LEVELS_OF_RANGE[2])
 _LEVELS = tuple((2 * i + 1) / 40 for i in range(20))
 """Levels whose quantiles represent the distribution: the midpoints of twenty equal parts."""
 _SCORES = tuple(_NORMAL.inv_cdf(level) for level in _LEVELS)
@@ -45,7 +48,7 @@ def with_odds(gain: Range, odds: float) -> Range:
     of the mixture. Gains below 1 stay below 1."""
     if odds >= 1:
         return gain
-    return Range(*(_of_mixture(gain, odds, level) for level in (0.1, 0.5, 0.9)))
+    return Range(*(_of_mixture(gain, odds, level) for level in _LEVELS_OF_RANGE))
 
 
 def _of_mixture(gain: Range, odds: float, level: float) -> float:

@@ -10,7 +10,7 @@ from gpuprof.value_range import Range
 
 SAME_WORK: Assumed[Share] = 0.01
 """Factors of work that differ by less than this count as equal."""
-FAR_MORE: Assumed[Ratio] = 2.0
+GAIN_PER_REMOVED_TIME: Assumed[Ratio] = 2.0
 """If the step gets shorter by more than this multiple of the removed time, waits disappear, too."""
 
 
@@ -31,7 +31,7 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
         takes
         and only_taken
         and change >= NEGLIGIBLE_CHANGE
-        and wait_ns > (FAR_MORE - 1) * (change * case.shown_ns - wait_ns)
+        and wait_ns > (GAIN_PER_REMOVED_TIME - 1) * (change * case.shown_ns - wait_ns)
     ):
         takes.append(f"a wait of {duration(wait_ns)}")
     taken = " and ".join((", ".join(takes[:-1]), takes[-1]) if len(takes) > 1 else takes)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
-from gpuprof.diagnosis.iterations.percentile import percentile
+from gpuprof.diagnosis.iterations.percentile import usual_range
 from gpuprof.diagnosis.mean_step.iteration_steps import phased_steps, steps_of_iteration
 from gpuprof.diagnosis.result.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
@@ -75,8 +75,7 @@ def _phases(times: dict[str, list[int]], mean_ns: int) -> tuple[PhaseBudget, ...
     until = [0, *(round(ns / count) for ns in accumulate(sum(each) for each in times.values()))]
     until[-1] = mean_ns
     return tuple(
-        PhaseBudget(name, until[i + 1] - until[i], percentile(each, 0.1), percentile(each, 0.9))
-        for i, (name, each) in enumerate(times.items())
+        PhaseBudget(name, until[i + 1] - until[i], *usual_range(each)) for i, (name, each) in enumerate(times.items())
     )
 
 

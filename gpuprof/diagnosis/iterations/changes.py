@@ -27,12 +27,28 @@ from gpuprof.record.phase_names import (
     REWARD,
     WEIGHT_SYNC,
 )
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Ratio, Share
 
 CONTINUOUS_NS = tuple(1e9 * seconds for seconds in calibrated.CONTINUOUS_S.falling)
 """Cost of a step and of a call of continuous batching, the highest first."""
 SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
+RUN_AT_ONCE: Assumed[Ratio] = 1.05
+"""Reward functions whose times sum to more than this multiple of their phase run at the same time already."""
+LEAST_AHEAD: Assumed[Share] = 0.5
+"""Smallest share of the shorter side that is saved by generating ahead."""
+DECODE_CPU_SAVED: Assumed[tuple[Share, Share]] = (0.3, 0.7)
+"""Share of the decode steps' idle GPU time that a static cache saves: smallest, expected."""
+LEAST_BUSY_OF_CACHE: Assumed[Share] = 0.5
+"""Share of the decode steps in which the GPU works, below which a static cache makes them longer."""
+LEAST_REFERENCE_SAVED: Assumed[Share] = 0.8
+"""Smallest share of a pass that is saved without a reference policy."""
+ONE_PASS_SAVED: Assumed[Share] = 0.7
+"""Expected share of the idle GPU time of other passes that one pass saves."""
+PADDING_SAVED: Assumed[tuple[Share, Share]] = (0.2, 0.7)
+"""Share of the GPU time for padding that micro-batches by tokens save: smallest, expected."""
+MOST_IN_ADAPTERS: Assumed[Share] = 0.5
+"""Trainable share of the weights below which these are adapters, which can be sent alone."""
 
 
 def changes(iteration: Iteration, trainer: Trainer, on_gpu: bool = True) -> tuple[IterationChange, ...]:
@@ -66,7 +82,7 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Iterati
     """Run reward functions that mostly wait at the same time instead of one after another."""
     whole = iteration.ns_of(REWARD)
     waiting = [one for one in iteration.rewards if one.waits and one.ns >= calibrated.LEAST_GAIN.value * whole]
-    if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > 1.05 * whole:
+    if len(waiting) < 2 or sum(one.ns for one in iteration.rewards) > RUN_AT_ONCE * whole:
         return
     saved = sum(one.ns for one in waiting) - max(one.ns for one in waiting)
     names = ", ".join(one.name for one in waiting[:3])
@@ -89,9 +105,8 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChan
     saved = min(ahead, rest)
     yield change(
         iteration.mean_ns, "generation_ahead",
-        "trl.experimental.async_grpo (AsyncGRPOTrainer), with a vLLM server on another GPU"
-        if (trainer.name or "").startswith("GRPO") else "an asynchronous trainer with a generator on another GPU",
-        (0.5 * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
+        trainer.asynchronous_twin,
+        (LEAST_AHEAD * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
         "generation, environment and rewards overlap with the rest; the weights' copy to the generator is not measured"
         if not iteration.ns_of(WEIGHT_SYNC) else "generation, environment and rewards overlap with the rest",
         "completions come from the policy of one iteration before",
@@ -115,7 +130,7 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Iter
         fix = replace(joined([fix, allowed]), patch=None)
     yield change(
         iteration.mean_ns, "decode_cpu", fix,
-        (0.3 * most, 0.7 * most, most),
+        (*(share * most for share in DECODE_CPU_SAVED), most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that time (how"
         " close it gets is assumed)",
         condition,
@@ -131,7 +146,7 @@ def _cache_copies(iteration: Iteration, trainer: Trainer) -> Iterator[IterationC
     argument = trainer.first("generation_kwargs")
     if copies is None or argument is None or trainer.settings.get("cache_implementation") == "static":
         return
-    if busy is not None and busy < 0.5:
+    if busy is not None and busy < LEAST_BUSY_OF_CACHE:
         return
     spent = copies.cpu_ns if busy is None else copies.gpu_ns
     low, expected, high = (spent * (1 - left) for left in inference.CACHE_LEFT.falling)
@@ -204,7 +219,7 @@ def _reference(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChan
     saved = spent / max(iteration.log_probability_passes or 1.0, 1.0)
     yield change(
         iteration.mean_ns, "reference_pass", trainer.set("beta", 0.0),
-        (0.8 * saved, saved, saved),
+        (LEAST_REFERENCE_SAVED * saved, saved, saved),
         f"the reference's log-probabilities are one of {max(iteration.log_probability_passes or 1.0, 1.0):.0f} passes"
         " over the completions without gradients",
         "nothing keeps the policy near the reference",
@@ -220,7 +235,7 @@ def _one_pass(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChang
     yield change(
         iteration.mean_ns, "one_pass",
         'one forward pass over the completions twice, with adapter_names=["__base__", ...] for the reference (PEFT)',
-        (0.0, 0.7 * most, most),
+        (0.0, ONE_PASS_SAVED * most, most),
         f"{passes:.0f} passes launch the same kernels; the GPU works {100 * busy:.0f} % of their time (how much of the"
         " rest is saved is assumed)",
         None,
@@ -240,7 +255,7 @@ def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange
         iteration.mean_ns, "padded_completions",
         "sort completions by length, and cut each micro-batch to its longest or pack it (verl: use_dynamic_bsz=True);"
         " TRL has no argument for it",
-        (0.2 * most, 0.7 * most, most),
+        (*(share * most for share in PADDING_SAVED), most),
         f"{100 * padded:.0f} % of the completions' positions are padding; at most the GPU's time for them in"
         " log-probabilities, forward and backward passes is saved (prompts are not counted)",
         None,
@@ -252,7 +267,7 @@ def _weight_sync(iteration: Iteration, trainer: Trainer) -> Iterator[IterationCh
     spent, whole = iteration.ns_of(WEIGHT_SYNC), trainer.weight_bytes
     if not spent or not whole:
         return
-    adapters = trainer.trainable_share is not None and trainer.trainable_share < 0.5
+    adapters = trainer.trainable_share is not None and trainer.trainable_share < MOST_IN_ADAPTERS
     sent = whole * (trainer.trainable_share or 1.0) if adapters else whole
     saved = [max(spent - sent / rate, 0.0) for rate in calibrated.SYNC_RATE.rising]
     yield change(

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.logged_changes import changes
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LoggedQuantity, LoggedRole, LogSource
-from gpuprof.diagnosis.iterations.percentile import percentile
+from gpuprof.diagnosis.iterations.percentile import usual_range
 from gpuprof.diagnosis.result.iteration_model import PhaseBudget
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import (
@@ -31,7 +31,7 @@ from gpuprof.tracefile.source import Issue
 from gpuprof.tracefile.training_logs.frameworks import Framework
 from gpuprof.tracefile.training_logs.read import TrainingLog, read_training_log, total_s
 from gpuprof.tracefile.training_logs.record import LoggedIteration
-from gpuprof.units import Assumed, Count, Entries, Iterations, Share
+from gpuprof.units import Assumed, Count, Entries, Iterations, Ratio, Share
 
 ORDER = (
     DATA, GENERATION, ENVIRONMENT, REWARD, LOG_PROBABILITIES, ADVANTAGE, TRAINING, WEIGHT_SYNC, VALIDATION, SAVE, OTHER,
@@ -44,6 +44,8 @@ _FEWEST_PAIRS: Assumed[Entries] = 2
 """Fewest pairs of iterations for a mean distance."""
 _BREAK_RATIO: Assumed[Count] = 10
 """If iterations are this many times further apart than usual, the training was resumed in between."""
+BUSY_BEYOND_WAIT: Assumed[Ratio] = 1.05
+"""A generator that works for more than this multiple of the trainer's wait for it works while the trainer trains."""
 OVERLAPPING_SHARE: Assumed[Share] = 0.02
 """Phases overlap if their sum exceeds the iteration by more than this share; less is rounding."""
 Times = dict[str, float]
@@ -79,6 +81,7 @@ def _diagnosed(own: TrainingLog, by_role: dict[str, TrainingLog]) -> LoggedItera
     times = [_times(framework, one, outside) for one in used]
     totals = [_whole(framework, one, outside) for one in used]
     mean_ns = round(1e9 * statistics.fmean(totals))
+    low_ns, high_ns = usual_range([round(1e9 * s) for s in totals])
     phases, overlap_ns = _budget(times, totals, mean_ns)
     quantities = tuple(one for log in by_role.values() for one in _quantities(log))
     found = LoggedIterations(
@@ -88,8 +91,8 @@ def _diagnosed(own: TrainingLog, by_role: dict[str, TrainingLog]) -> LoggedItera
         count=len(used),
         skipped=len(own.iterations) - len(used),
         mean_ns=mean_ns,
-        low_ns=percentile([round(1e9 * s) for s in totals], 0.1),
-        high_ns=percentile([round(1e9 * s) for s in totals], 0.9),
+        low_ns=low_ns,
+        high_ns=high_ns,
         phases=phases,
         training_ns=sum(one.ns for one in phases if one.phase == TRAINING),
         overlap_ns=overlap_ns,
@@ -161,7 +164,7 @@ def _budget(times: list[Times], totals: list[float], mean_ns: int) -> tuple[tupl
     until = [0, *(round(ns / len(times)) for ns in accumulate(sum(ns) for ns in each.values()))]
     until[-1] = mean_ns + overlap_ns
     phases = (
-        PhaseBudget(name, max(until[i + 1] - until[i], 0), percentile(ns, 0.1), percentile(ns, 0.9))
+        PhaseBudget(name, max(until[i + 1] - until[i], 0), *usual_range(ns))
         for i, (name, ns) in enumerate(each.items())
     )
     return tuple(phases), overlap_ns
@@ -173,7 +176,7 @@ def _is_asynchronous(framework: Framework, used: Sequence[LoggedIteration]) -> b
     # If the generator works longer than the trainer waits for it, it works while the trainer trains.
     busy = [key for key, kind in framework.quantities.items() if kind == "generator_busy_s"]
     overlapping = [
-        one.values[key] > 1.05 * _times(framework, one, False).get(GENERATION, 0.0)
+        one.values[key] > BUSY_BEYOND_WAIT * _times(framework, one, False).get(GENERATION, 0.0)
         for one in used
         for key in busy
         if key in one.values

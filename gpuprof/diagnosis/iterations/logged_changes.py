@@ -10,6 +10,10 @@ from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
 from gpuprof.diagnosis.result.iteration_model import IterationChange
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 from gpuprof.tracefile.training_logs.frameworks import Framework
+from gpuprof.units import Assumed, Share
+
+LEAST_REUSED: Assumed[Share] = 0.9
+"""Smallest share of the old policy's pass that is saved by the generator's log-probabilities."""
 
 
 def changes(found: LoggedIterations, framework: Framework) -> tuple[IterationChange, ...]:
@@ -58,7 +62,7 @@ def _reuse(found: LoggedIterations, framework: Framework) -> Iterator[IterationC
     spent = 1e9 * old.mean
     yield change(
         found.mean_ns, "old_log_probabilities",
-        framework.reuse, (0.9 * spent, spent, spent),
+        framework.reuse, (LEAST_REUSED * spent, spent, spent),
         "the generator knows them; the pass that computes them again is left out",
         "the generator's differ a little: watch the trainer's measure of that",
     )  # fmt: skip

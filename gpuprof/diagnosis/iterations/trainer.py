@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuprof.diagnosis.quarantine import ASYNCHRONOUS_TWINS, AWAITS_REWARDS, NEVER_COMPILES_GENERATE
 from gpuprof.diagnosis.result.fix import Fix, Setting, TextPart, in_code, in_json
 from gpuprof.record.patches.trainer_arguments import as_value
 
@@ -35,14 +36,19 @@ class Trainer:
 
     @property
     def forbids_compiling(self) -> bool:
-        """Whether its `generate` never compiles, whatever its arguments say: TRL sets `disable_compile` in the
-        generation config (GRPO and RLOO of TRL 1.14 to 1.16)."""
-        return (self.name or "").startswith(("GRPO", "RLOO"))
+        """Whether its `generate` never compiles, whatever its arguments say."""
+        return (self.name or "").startswith(NEVER_COMPILES_GENERATE)
 
     @property
     def awaits_rewards(self) -> bool:
-        """Whether it awaits reward functions that are coroutines (TRL 1.16); true where it is not known."""
-        return self.name is None or self.name.startswith(("GRPO", "RLOO", "AsyncGRPO"))
+        """Whether it awaits reward functions that are coroutines; true where it is not known."""
+        return self.name is None or self.name.startswith(AWAITS_REWARDS)
+
+    @property
+    def asynchronous_twin(self) -> str:
+        """Which trainer does the same while another GPU generates; in general words where none is known."""
+        twins = (twin for name, twin in ASYNCHRONOUS_TWINS.items() if (self.name or "").startswith(name))
+        return next(twins, "an asynchronous trainer with a generator on another GPU")
 
     def static_cache(self, name: str, value: Any) -> tuple[Fix, str | None]:
         """(the arguments that make the cache static, what they change about the training).

@@ -19,7 +19,11 @@ from gpuprof.diagnosis.result.iteration_model import Iteration
 from gpuprof.errors import GpuprofError
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
 from gpuprof.record.trainer_arguments import ACCUMULATION
+from gpuprof.units import Assumed, Share
 from gpuprof.value_range import Range
+
+MOST_IDLE_DECODING: Assumed[Share] = 0.5
+"""Share of a decode step in which the GPU works, below which more sequences cost little."""
 
 SCHEMA = "gpuprof.with_arguments/1"
 Value = bool | int | float | str
@@ -355,7 +359,7 @@ def _assumed(iteration: Iteration, asked: Factors) -> list[str]:
         if busy is None:
             said.append("how long the GPU works in a decode step was not recorded")
         else:
-            cost = "cost little" if busy < 0.5 else "take longer"
+            cost = "cost little" if busy < MOST_IDLE_DECODING else "take longer"
             said.append(f"the GPU works {100 * busy:.0f} % of a decode step, so more sequences {cost}")
     if _old_policy_too(iteration, asked):
         said.append("with several steps on a generation, the old policy's log-probabilities are computed, too")

@@ -33,6 +33,8 @@ WARM_UP_STEPS: Assumed[Steps] = 3
 work nor by a measured cause) exceeds a calibrated multiple of the usual step."""
 LEAST_CAUSE_SHARE: Assumed[Share] = 0.05
 """A cause counts for a step if it took at least this share of the usual step."""
+UNKNOWN_HALF_WIDTH: Assumed[Share] = 0.1
+"""Half the interval of a mean whose steps say nothing about it, as a share of the usual step."""
 FEWEST_OF_MEAN: Assumed[Steps] = 4
 """Fewest steps of a stretch that gets a budget."""
 
@@ -186,7 +188,7 @@ def _half_width(
     for cause in (*once_ns, *scheduled):
         steps = steps - share.get(cause, np.zeros(len(steps)))
     width = half_width(steps.tolist(), block_of(stretch.workers))
-    return width if np.isfinite(width) else float(np.ptp(steps)) or 0.1 * stretch.usual_ns
+    return width if np.isfinite(width) else float(np.ptp(steps)) or UNKNOWN_HALF_WIDTH * stretch.usual_ns
 
 
 def _half_width_of_events(stretch: FreeStretch, scheduled: Mapping[str, F64]) -> float:

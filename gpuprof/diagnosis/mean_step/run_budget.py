@@ -23,11 +23,15 @@ from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.trace import ABSENT, F64, I64
-from gpuprof.units import Assumed, Batches
+from gpuprof.units import Assumed, Batches, Count, Published, Ratio
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
 FEWEST_MADE: Assumed[Batches] = 4
 """Fewest measured batches whose mean is used."""
+STANDARD_ERRORS: Assumed[Count] = 3
+"""Standard errors by which the median of later steps may differ from that of earlier ones."""
+SIGMA_PER_DEVIATION: Published[Ratio] = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 _NO_STEPS: tuple[I64, F64] = np.empty(0, np.int64), np.empty(0, np.float64)
 
 
@@ -157,8 +161,8 @@ def _run_out(folder: RunFolder, before: I64, before_ns: F64) -> tuple[I64, F64]:
 def _as_long(ns: F64, before_ns: F64) -> bool:
     """Whether later steps are as long as the steps before the recording."""
     usual = float(np.nanmedian(before_ns))
-    # Three standard errors of a median, from the median absolute deviation.
-    scatter = 3 * 1.4826 * float(np.nanmedian(np.abs(before_ns - usual))) / np.sqrt(len(before_ns))
+    sigma = SIGMA_PER_DEVIATION * float(np.nanmedian(np.abs(before_ns - usual)))
+    scatter = STANDARD_ERRORS * sigma / np.sqrt(len(before_ns))
     return abs(float(np.median(ns)) - usual) <= max(calibrated.STILL_SLOW.value * usual, scatter)
 
 

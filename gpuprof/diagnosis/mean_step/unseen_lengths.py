@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.tracefile.trace import F64, I64
-from gpuprof.units import Assumed, Ratio, Steps
+from gpuprof.units import Assumed, Published, Ratio, Steps
 
-FEWEST_STEPS: Assumed[Steps] = 8
+FEWEST_LENGTHS: Assumed[Steps] = 8
 """Fewest steps of known length for a distribution."""
 BANDWIDTHS_BEYOND: Assumed[Ratio] = 4.0
 """Range of the estimated distribution beyond the lengths seen, in bandwidths."""
+SILVERMAN: Published[tuple[Ratio, Ratio, Ratio]] = (0.9, 1.34, -0.2)
+"""Silverman's rule of thumb (Density Estimation, 1986, eq. 3.31): bandwidth over spread, interquartile range over
+standard deviation, exponent of the number of values."""
 
 
 def unseen_lengths(lengths: I64, steps: int) -> float | None:
@@ -20,8 +23,8 @@ def unseen_lengths(lengths: I64, steps: int) -> float | None:
     (bandwidth by Silverman's rule, at least one grid step) on the grid of lengths that occur (multiples of 8, say). A
     length not yet seen that has probability p comes up in those steps with probability 1 - (1 - p)^steps."""
     lengths = lengths[lengths > 0]
-    if len(lengths) < FEWEST_STEPS or steps <= 0:
-        return None if len(lengths) < FEWEST_STEPS else 0.0
+    if len(lengths) < FEWEST_LENGTHS or steps <= 0:
+        return None if len(lengths) < FEWEST_LENGTHS else 0.0
     grid = max(int(np.gcd.reduce(lengths)), 1)
     cells = (lengths // grid).astype(np.float64)
     width = max(_bandwidth(cells), 1.0) if np.ptp(cells) else 0.0
@@ -37,7 +40,7 @@ def unseen_lengths(lengths: I64, steps: int) -> float | None:
 
 
 def _bandwidth(values: F64) -> float:
-    """Silverman's rule of thumb (Density Estimation, 1986, eq. 3.31)."""
+    factor, per_deviation, exponent = SILVERMAN
     low, high = np.percentile(values, (25, 75))
-    spread = min(float(values.std(ddof=1)), float(high - low) / 1.34) or float(values.std(ddof=1))
-    return 0.9 * spread * len(values) ** -0.2
+    spread = min(float(values.std(ddof=1)), float(high - low) / per_deviation) or float(values.std(ddof=1))
+    return factor * spread * len(values) ** exponent

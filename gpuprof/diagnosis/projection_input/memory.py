@@ -116,7 +116,10 @@ def gradient_size(model: dict) -> int:
 
 def weight_bytes(model: Mapping[str, Any]) -> float:
     """Size of all weights, adapters included."""
-    return sum(count * BYTES_OF_FORMAT.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
+    return sum(
+        count * BYTES_OF_FORMAT.get(name, BYTES_OF_FORMAT["float32"])
+        for name, count in (model.get("dtypes") or {}).items()
+    )
 
 
 def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:

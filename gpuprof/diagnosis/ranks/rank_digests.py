@@ -25,7 +25,7 @@ Note = tuple[str, str]
 FEWEST_IN_PARALLEL: Assumed[Entries] = 8
 """From this number of recordings on, digests are cached and made in parallel: a worker takes 0.4 s to start."""
 WORKER_BYTES: Measured[Bytes] = 100 << 20
-TIMES_SIZE: Measured[Times] = 4
+WORKER_PER_RECORDING: Measured[Times] = 4
 """Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
 GZIP_END: Published[Bytes] = 8
 """Size of the checksum and length at the end of a gzip file, bytes."""
@@ -257,4 +257,4 @@ def _workers(places: Sequence[str | Path]) -> int:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         free = 4 << 30
-    return max(1, free // (WORKER_BYTES + TIMES_SIZE * largest))
+    return max(1, free // (WORKER_BYTES + WORKER_PER_RECORDING * largest))

@@ -29,9 +29,9 @@ HELD_BACK: Assumed[Share] = 0.2
 """Smallest share of samples with a throttled clock that counts as a reason."""
 FEWEST_PASSES: Assumed[Launches] = 3
 """Fewest kernels per step over tensors of one shape for their number to be a reason."""
-LARGE_PART: Assumed[Share] = 0.5
+REASON_SHARE: Assumed[Share] = 0.5
 """Smallest share of an item's time in kernels of one shape, or in short ones, for them to be its reason."""
-SHORT_NS: Assumed[Ns] = 5_000.0
+SHORT_KERNEL_NS: Assumed[Ns] = 5_000.0
 """A kernel this short, ns, mostly starts and ends: it takes as long with next to nothing to do."""
 FILLS_BYTES: Assumed[Bytes] = 32 << 20
 """Kernels that move this many bytes keep all SMs busy for many waves of blocks."""
@@ -236,7 +236,7 @@ def _passes(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) 
         time[shape], count[shape] = time.get(shape, 0.0) + took, count.get(shape, 0) + 1
     shape = max(time, key=lambda one: time[one])
     each = case.per_step(count[shape])
-    if not shape or each < FEWEST_PASSES or time[shape] < LARGE_PART * ns.sum():
+    if not shape or each < FEWEST_PASSES or time[shape] < REASON_SHARE * ns.sum():
         return None
     return f"{each:,.0f} passes {case.unit.a} over tensors of {' × '.join(f'{side:,}' for side in shape)}"
 
@@ -249,8 +249,8 @@ def _first_of_each(texts: np.ndarray, rows: I64) -> tuple[list[int], list[int]]:
 
 def _many(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
     """Kernels so short that most of their time is starting and ending."""
-    short = ns < SHORT_NS
-    if float(ns[short].sum()) < LARGE_PART * float(ns.sum()):
+    short = ns < SHORT_KERNEL_NS
+    if float(ns[short].sum()) < REASON_SHARE * float(ns.sum()):
         return None
     each, usual = case.per_step(int(short.sum())), float(np.median(ns[short]))
     return f"{each:,.0f} kernels {case.unit.a} of {duration(usual)} each" if each >= FEWEST_PASSES else None

@@ -20,7 +20,7 @@ LOOP_SHARE: Assumed[Share] = 0.9
 """A function in at least this share of all samples is the loop around the steps, whose name says little."""
 LAYERS = "torch/nn/modules/"
 """Folder of torch's own layers."""
-PART_SHARE: Assumed[Share] = 0.2
+LEAST_FUNCTION_SHARE: Assumed[Share] = 0.2
 """Smallest share of a place's samples of a function that is named as one of several."""
 
 
@@ -75,5 +75,5 @@ def _parts(stacks: StackColumns, weight: F64, around: int) -> tuple[tuple[str, f
             if following and following[0] not in stacks.boundary:
                 below[following[0]] += float(weight[sample])
     total = float(weight.sum())
-    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= PART_SHARE * total), reverse=True)
+    large = sorted(((ns / total, one) for one, ns in below.items() if ns >= LEAST_FUNCTION_SHARE * total), reverse=True)
     return tuple((stacks.functions[one].name, share) for share, one in large)

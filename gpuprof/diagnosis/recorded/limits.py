@@ -19,7 +19,7 @@ LEAST_USED: Assumed[Percent] = 20.0
 """Percent. If tensor cores and memory are both used less than this, neither limits the kernel: in practice the limiting
 one is used at least twice as much."""
 
-SHORT_NS: Assumed[WholeNs] = 4_000
+LAUNCH_LIMITED_NS: Assumed[WholeNs] = 4_000
 """Kernels shorter than this, if nothing else is known about them, are limited by launch and ramp-up, not by what they
 compute or move."""
 
@@ -39,7 +39,7 @@ def limits(timeline: Timeline, roofline: Roofline | None) -> U8:
     bound = np.full(len(gpu), NO_BOUND, np.uint8) if roofline is None else roofline.split.bound
     usual = _usual(timeline)
     if timeline.host.known:
-        usual = np.where((gpu.kind == KERNEL) & (whole < SHORT_NS), np.uint8(LATENCY), usual)
+        usual = np.where((gpu.kind == KERNEL) & (whole < LAUNCH_LIMITED_NS), np.uint8(LATENCY), usual)
     for other in (_counted(timeline), usual):
         bound = np.where(bound == NO_BOUND, other, bound)
     return bound

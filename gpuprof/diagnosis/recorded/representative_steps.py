@@ -13,7 +13,7 @@ from gpuprof.units import Assumed, Events, Steps
 
 MOST_EVENTS: Assumed[Events] = 400_000
 """Most ops, calls and GPU events that are replayed: all fixes together then take some seconds."""
-FEWEST_STEPS: Assumed[Steps] = 2
+FEWEST_REPRESENTATIVE: Assumed[Steps] = 2
 """A single step may be an outlier."""
 
 
@@ -29,7 +29,7 @@ def representative(timeline: Timeline, most_events: int = MOST_EVENTS) -> Timeli
         int(np.count_nonzero((table.start_ns >= low) & (table.start_ns < high)))
         for table in (trace.ops, trace.calls, trace.gpu)
     )
-    wanted = max(FEWEST_STEPS, int(count * most_events / max(events, 1)))
+    wanted = max(FEWEST_REPRESENTATIVE, int(count * most_events / max(events, 1)))
     if wanted >= count:
         return timeline
     took = (steps.end_ns - steps.start_ns).astype(np.float64)

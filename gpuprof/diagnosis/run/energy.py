@@ -18,7 +18,7 @@ from gpuprof.units import Assumed, Samples, Seconds, Share
 
 STAGES = ("baseline_free", "after")
 """Stages with free-running steps and no profiler, preferred first."""
-SHORTEST_S: Assumed[Seconds] = 1.0
+SHORTEST_METERED_S: Assumed[Seconds] = 1.0
 """Shortest usable stretch, s: the counter is updated ten times a second."""
 GOOD_S: Assumed[Seconds] = 5.0
 """The first stage of at least this length, s, is used; if there is none, the longest."""
@@ -79,7 +79,7 @@ def _stretch(folder: RunFolder) -> tuple[int, int, int] | None:
     found = [one for stage in STAGES if (one := _span(folder.steps, folder.steps.rows(stage, folder.rank)))]
     long = [one for one in found if (one[1] - one[0]) / 1e9 >= GOOD_S]
     best = long[0] if long else max(found, key=lambda one: one[1] - one[0], default=None)
-    return best if best is not None and (best[1] - best[0]) / 1e9 >= SHORTEST_S else None
+    return best if best is not None and (best[1] - best[0]) / 1e9 >= SHORTEST_METERED_S else None
 
 
 def _span(steps: StepColumns, rows: I64) -> tuple[int, int, int] | None:

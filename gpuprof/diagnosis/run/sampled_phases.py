@@ -14,14 +14,14 @@ SAME_STEP: Assumed[Share] = 0.25
 """Largest difference between the sampled and the timed step, as a share; sampling slows the step a little."""
 MOST_INPUT_WAIT: Assumed[Share] = 0.1
 """Largest share of the sampled steps that waits for batches: the replayed step contains only the usual wait."""
-FEWEST_STEPS: Assumed[Steps] = 3
+FEWEST_SAMPLED_STEPS: Assumed[Steps] = 3
 """Fewest steps for a usual one."""
 
 
 def sampled_parts(samples: HostSamples | None, step_ns: float | None) -> Parts | None:
     """Shares of the parts of the usual sampled step, by its marks; None without marks, or if the sampled step is not
     like the timed one of `step_ns`."""
-    if samples is None or step_ns is None or samples.steps < FEWEST_STEPS:
+    if samples is None or step_ns is None or samples.steps < FEWEST_SAMPLED_STEPS:
         return None
     names, at = [name for name, _ in samples.marks], np.array([ns for _, ns in samples.marks], np.float64)
 
@@ -39,7 +39,7 @@ def sampled_parts(samples: HostSamples | None, step_ns: float | None) -> Parts |
         if mine:
             within, after = sum(b - a for a, b in mine), end - mine[-1][1]
             each.append((end - begin - within - after, within, after))
-    if len(each) < FEWEST_STEPS:
+    if len(each) < FEWEST_SAMPLED_STEPS:
         return None
     found = np.median(np.array(each), axis=0)
     return Parts(*(found / found.sum()).tolist()) if (found > 0).all() else None

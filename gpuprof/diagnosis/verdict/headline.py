@@ -102,9 +102,9 @@ MOSTLY_UNKNOWN: Assumed[Share] = 1 / 3
 """Smallest share of the step that is waiting for no known reason for that to be the headline of an unclear verdict."""
 SECOND_REASON_SHARE: Assumed[Share] = 0.2
 """Smallest share of the waiting for the CPU at which a second reason is named with the first."""
-LEAST_NAMED_SHARE: Assumed[Share] = 0.05
+LEAST_HEADLINE_SHARE: Assumed[Share] = 0.05
 """Parts of the step below this share are no headline: its causes are then unknown."""
-NEAR_LIMIT: Assumed[Share] = 0.85
+REACHED_SHARE: Assumed[Share] = 0.85
 """Reach / usual step from which on nothing known is far slower than this GPU can be."""
 LARGE_GAIN: Assumed[Ratio] = 1.1
 """A fix of the GPU's work with at least this expected gain shows that the GPU is not at its limit."""
@@ -246,7 +246,7 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> tuple[str, str]:
         return _gpu(diagnosis, busy), ""
     if verdict.bound == "balanced" and not on_gpu:
         return _several(diagnosis, shares, bar), ""
-    if most < LEAST_NAMED_SHARE:
+    if most < LEAST_HEADLINE_SHARE:
         return _of_verdict(diagnosis), ""
     words = _words(diagnosis, bar, first)
     ns, of_finding = _of_finding(diagnosis)
@@ -316,7 +316,7 @@ def _gpu(diagnosis: Diagnosis, busy: float) -> str:
 def _at_limit(diagnosis: Diagnosis) -> bool:
     """Whether no known fix would make the GPU's own work much shorter."""
     found = diagnosis.above_reach
-    if found is None or found.reach_ns < NEAR_LIMIT * found.usual_ns:
+    if found is None or found.reach_ns < REACHED_SHARE * found.usual_ns:
         return False
     advised = (*diagnosis.findings, *diagnosis.worth_trying)
     return not any("device" in one.acts_on and one.speedup.expected >= LARGE_GAIN for one in advised)

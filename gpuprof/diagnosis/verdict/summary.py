@@ -11,6 +11,10 @@ from gpuprof.diagnosis.sentences import Sentences, duration, share
 from gpuprof.diagnosis.verdict.rest_of_step import rest_of_step
 from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.units import Assumed, Share
+
+LEAST_MENTIONED: Assumed[Share] = 0.05
+"""Parts of a step of a smaller share are not mentioned, and a GPU that idles for less is busy."""
 
 
 def summary(
@@ -64,13 +68,13 @@ def _summary(
     """
     step = shares.step_ns
     text = f"The {'busiest ' if turns else ''}GPU works {share(part * shares.busy_ns, step)} {of}"
-    if shares.communication_ns > 0.05 * step:
+    if shares.communication_ns > LEAST_MENTIONED * step:
         text += f", {duration(shares.communication_ns)} of it in communication that nothing overlaps"
-    if shares.copy_ns > 0.05 * step:
+    if shares.copy_ns > LEAST_MENTIONED * step:
         text += f", {duration(shares.copy_ns)} of it in copies that nothing overlaps"
     works = f"{text}."
     idle = sum(shares.idle_ns.values())
-    if idle <= 0.05 * step:
+    if idle <= LEAST_MENTIONED * step:
         limited = _limited(shares, limits or {})
         waits_for_ranks = not alone and shares.communication_ns >= LEAST_SENSITIVITY * step
         if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
@@ -88,7 +92,7 @@ _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kern
 def _limited(shares: Shares, limits: Mapping[str, float]) -> Sentences:
     """`Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what limits a device that is always busy."""
     times = sorted(((of * shares.compute_ns, key) for key, of in limits.items()), reverse=True)
-    worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
+    worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > LEAST_MENTIONED * shares.step_ns]
     if not worth_saying:
         return ()
     (most, first), *others = worth_saying

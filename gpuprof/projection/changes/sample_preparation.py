@@ -20,7 +20,7 @@ from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
 from gpuprof.units import Assumed, Share, WholeNs
 
-LONG_NS: Assumed[WholeNs] = 2_000_000
+SHORTEST_PREPARATION_NS: Assumed[WholeNs] = 2_000_000
 """Shortest stretch without a launch that can be preparation: between two launches a thread that runs a model spends up
 to some 100 µs, and up to a millisecond in Python."""
 PREPARING_SHARE: Assumed[Share] = 0.3
@@ -83,7 +83,7 @@ def _stretches(graph: Graph, wanted: Mask) -> tuple[np.ndarray, np.ndarray]:
     number = np.cumsum(begins) - 1
     rows, number = rows[inside], number[inside]
     ns = np.bincount(number, weights=(graph.recorded_end_ns - graph.recorded_start_ns)[rows])
-    long = ns >= LONG_NS
+    long = ns >= SHORTEST_PREPARATION_NS
     kept = long[number] if len(number) else np.zeros(0, bool)
     return rows[kept], (np.cumsum(long) - 1)[number[kept]]
 

@@ -104,7 +104,7 @@ class LinearBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Activations:
+class ActivationBytes:
     """The likely line, and its bounds."""
 
     least: LinearBytes
@@ -121,16 +121,18 @@ class Activations:
         return found[0], self.likely.at(tokens), found[-1]
 
 
-def activations(recorded: RecordedPeak, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Activations:
+def activations(
+    recorded: RecordedPeak, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0
+) -> ActivationBytes:
     """The lines of the model with `deeper` times the layers, which are `more_layers` more, and samples `longer` times
     as long."""
     found = _recorded(recorded)
     lines = zip((found.least, found.likely, found.most), calibrated.ONE_LAYER.rising, strict=True)
     least, likely, most = (_changed(line, recorded, deeper, more_layers, longer, one) for line, one in lines)
-    return Activations(least, likely, most, found.basis)
+    return ActivationBytes(least, likely, most, found.basis)
 
 
-def _recorded(recorded: RecordedPeak) -> Activations:
+def _recorded(recorded: RecordedPeak) -> ActivationBytes:
     above, tokens, early = recorded.above_bytes, max(recorded.tokens, 1.0), recorded.gradient_bytes
     slopes = _by_shape(recorded)
     # At a peak in the loss there are no gradients yet: one small model's batch of 8 came within 0.2 % so, and 3 % below
@@ -141,20 +143,20 @@ def _recorded(recorded: RecordedPeak) -> Activations:
         lines = [
             LinearBytes(-early, min(slope, whole.per_token), above) for slope in slopes or (0.0, *[whole.per_token] * 2)
         ]
-        return Activations(*lines, basis="optimizer")
+        return ActivationBytes(*lines, basis="optimizer")
     if recorded.line_fixed_bytes is not None:
         slope = max(above - recorded.line_fixed_bytes, 0.0) / tokens
         steepest = min(slope * calibrated.LINE_MAY.value, above / tokens)
         ends = (_through(recorded, slope) for slope in (slope / calibrated.LINE_MAY.value, slope, steepest))
-        return Activations(*ends, basis="measured")
+        return ActivationBytes(*ends, basis="measured")
     if recorded.checkpointing and slopes and recorded.loss is not None and not recorded.loss.whole:
         # Chunks may be made smaller if memory is short.
         least = slopes[0] - recorded.loss.per_token(calibrated.LOGIT_BYTES.rising[0])
         basis = "shape" if slopes[1] < above / tokens else "grows"
-        return Activations(_through(recorded, least), _through(recorded, slopes[1]), whole, basis)
+        return ActivationBytes(_through(recorded, least), _through(recorded, slopes[1]), whole, basis)
     least, most = calibrated.ALL_GROWS_LEAST.value, calibrated.ALL_GROWS_MOST.value
     steeper = LinearBytes(whole.fixed_bytes, whole.per_token * most)
-    return Activations(_through(recorded, least * above / tokens), whole, steeper)
+    return ActivationBytes(_through(recorded, least * above / tokens), whole, steeper)
 
 
 def _through(recorded: RecordedPeak, slope: float) -> LinearBytes:

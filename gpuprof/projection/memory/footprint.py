@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.calibration import memory as calibrated
-from gpuprof.projection.memory.activations import Activations, LinearBytes, RecordedPeak
+from gpuprof.projection.memory.activations import ActivationBytes, LinearBytes, RecordedPeak
 from gpuprof.projection.memory.memory import Usage
 
 
@@ -49,7 +49,7 @@ class Footprint:
     low: FootprintParts
     likely: FootprintParts
     high: FootprintParts
-    activations: Activations
+    activations: ActivationBytes
     """Before any change; they say what the numbers follow from."""
 
     @property
@@ -59,7 +59,7 @@ class Footprint:
     def usage(self) -> Usage:
         """In the form that projections use."""
         lines = [parts.line() for parts in self.ends]
-        return Usage(self.static_bytes, Activations(*lines, basis=self.activations.basis), self.static_spread)
+        return Usage(self.static_bytes, ActivationBytes(*lines, basis=self.activations.basis), self.static_spread)
 
     def peak_bytes(self, tokens: float) -> tuple[float, float, float]:
         """The peak with a pass of that many tokens: at least, likely, at most."""

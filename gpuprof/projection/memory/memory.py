@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpuprof.calibration import memory as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.projection.memory.activations import Activations, LinearBytes, RecordedPeak, activations
+from gpuprof.projection.memory.activations import ActivationBytes, LinearBytes, RecordedPeak, activations
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.units import Assumed, Samples
 
@@ -40,7 +40,7 @@ class Usage:
     """The recorded memory, scaled to the requested model."""
 
     static_bytes: float
-    activations: Activations
+    activations: ActivationBytes
     static_spread: float = 0.0
     """Uncertainty of the static memory, as a share of it."""
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpuprof.replay.build.edge_list import EdgeList, Nodes
 from gpuprof.replay.build.lanes import Handover, Pieces
-from gpuprof.replay.build.latencies import CLEAR_NS
+from gpuprof.replay.build.latencies import LATER_REASON_NS
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import ANCHOR
 from gpuprof.tracefile.trace import F64, I64
@@ -22,7 +22,7 @@ def anchors(
         return ()
     called = {int(pieces.lane[one.target]) for one in handovers}
     free = np.array([i for i in np.flatnonzero(pieces.first) if pieces.lane[i] not in {*called, main_thread}], np.int64)
-    lost = np.flatnonzero((work.piece < 0) & ~(work.start_ns - work.free_ns < CLEAR_NS))
+    lost = np.flatnonzero((work.piece < 0) & ~(work.start_ns - work.free_ns < LATER_REASON_NS))
     begun = pieces.start_ns[free]
     return (
         *_anchored(pieces, main_thread, nodes, nodes.piece(free), begun, begun),

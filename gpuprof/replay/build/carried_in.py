@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
-from gpuprof.replay.build.latencies import CLEAR_NS, usual
+from gpuprof.replay.build.latencies import LATER_REASON_NS, usual
 from gpuprof.replay.graph import LAUNCH, NEVER, STREAM, Graph, edges_of
 from gpuprof.tracefile.trace import I64, Mask
 
@@ -28,7 +28,7 @@ def carried_over(graph: Graph) -> Graph:
         return graph
     edges, target = graph.edges, graph.edges.target
     lag = edges.lag_ns.copy()
-    latency = usual(lag, (edges.kind == LAUNCH) & (lag < CLEAR_NS), latency_calibrated.LAUNCH_NS.value)
+    latency = usual(lag, (edges.kind == LAUNCH) & (lag < LATER_REASON_NS), latency_calibrated.LAUNCH_NS.value)
     before = graph.before_ns.copy()
     ended = np.full(len(graph), np.nan)
     np.fmax.at(ended, last[lost], graph.recorded_end_ns[lost])

@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Launches, WholeNs
 
-CLEAR_NS: Assumed[WholeNs] = 20_000
+LATER_REASON_NS: Assumed[WholeNs] = 20_000
 """A start has one clear reason if that came later than the other by this, ns: far more than a launch latency or gap,
 which take a few µs."""
 FEWEST_STARTS: Assumed[Launches] = 4
@@ -32,10 +32,10 @@ def prompt(latency_ns: F64, clear: Mask) -> Mask:
     if np.count_nonzero(alone) < FEWEST_STARTS:
         return alone
     smallest = np.partition(latency_ns[alone], FEWEST_STARTS - 1)[:FEWEST_STARTS]
-    if np.ptp(smallest) > CLEAR_NS:
+    if np.ptp(smallest) > LATER_REASON_NS:
         return np.zeros_like(alone)
     floor = max(float(smallest[-1]), 0.0)
-    return alone & (latency_ns < floor + CLEAR_NS)
+    return alone & (latency_ns < floor + LATER_REASON_NS)
 
 
 def bind(observed: F64, usual_ns: F64) -> F64:

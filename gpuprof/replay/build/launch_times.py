@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.calls import ReplayCalls
-from gpuprof.replay.build.latencies import CLEAR_NS, prompt, usual
+from gpuprof.replay.build.latencies import LATER_REASON_NS, prompt, usual
 from gpuprof.replay.build.queues import QueueEdges
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64
@@ -30,7 +30,7 @@ def copy_own_ns(work: GpuWork, begun: F64) -> F64:
     if not len(rows):
         return own
     begun = begun[rows]
-    clear = work.start_ns - work.free_ns > CLEAR_NS
+    clear = work.start_ns - work.free_ns > LATER_REASON_NS
     since = work.start_ns - work.launched_ns
     latency = usual(
         since, prompt(since, (work.piece >= 0) & ~work.blocks & work.head & clear), latency_calibrated.LAUNCH_NS.value

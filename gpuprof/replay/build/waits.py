@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.lanes import Pieces
-from gpuprof.replay.build.latencies import CLEAR_NS, usual
+from gpuprof.replay.build.latencies import LATER_REASON_NS, usual
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Code, Convention, Entries, WholeNs
@@ -65,7 +65,7 @@ def sync_edges(pieces: Pieces, work: GpuWork, calls: ReplayCalls) -> SyncEdges:
     latest = np.full(len(rows), -np.inf)
     np.maximum.at(latest, at, ended)
     waited = latest > begun
-    clear = latest > begun + CLEAR_NS
+    clear = latest > begun + LATER_REASON_NS
     usual_return = usual(returned - latest, clear, latency_calibrated.RETURN_NS.value)
     own_ns = _own(calls.name[rows], returned - begun, waited)
     # Which of the two made the call as long as it was: its own work, or the wait.

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.lanes import Pieces
-from gpuprof.replay.build.latencies import CLEAR_NS
+from gpuprof.replay.build.latencies import LATER_REASON_NS
 from gpuprof.replay.graph import NEVER
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64, U8, Mask
@@ -141,6 +141,6 @@ def _carried(timeline: Timeline, pairs: np.ndarray, low: int, stream: I64, start
         first = np.flatnonzero(stream == i)[:1]
         if rows.any():
             result[i] = float(gpu.end_ns[rows].max() - low)
-        elif len(first) and start[first[0]] - launched[first[0]] > CLEAR_NS and first[0] in earliest:
+        elif len(first) and start[first[0]] - launched[first[0]] > LATER_REASON_NS and first[0] in earliest:
             result[i] = start[first[0]] - latency_calibrated.GAP_NS.value
     return result

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.edge_list import EdgeList, Nodes
 from gpuprof.replay.build.lanes import Pieces
-from gpuprof.replay.build.latencies import CLEAR_NS, bind, prompt, usual
+from gpuprof.replay.build.latencies import LATER_REASON_NS, bind, prompt, usual
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.tracefile.trace import F64, I64
@@ -17,7 +17,7 @@ from gpuprof.units import Assumed, WholeNs
 
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 """Columns of lags: the three reasons that the start of GPU work waits for."""
-NEAR_NS: Assumed[WholeNs] = 5_000
+WAITED_FOR_NS: Assumed[WholeNs] = 5_000
 """Work that starts at most this long, ns, after the end of other work, and late for every known reason, waited for that
 work."""
 
@@ -101,7 +101,7 @@ def _near(work: GpuWork, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
     order = np.argsort(work.end_ns, kind="stable")
     k = np.searchsorted(work.end_ns[order], work.start_ns[late], side="right") - 1
     source = order[np.maximum(k, 0)]
-    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < np.minimum(NEAR_NS, late_ns))
+    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < np.minimum(WAITED_FOR_NS, late_ns))
     good &= (work.stream[source] != work.stream[late]) & (device[source] == device[late]) & (source < late)
     return late[good], source[good]
 
@@ -121,7 +121,7 @@ def _free(work: GpuWork) -> F64:
 
 def _usual_latencies(work: GpuWork, observed: F64) -> F64:
     """Per work the usual time from a launch to its start on an idle stream, for each kind of work."""
-    idle = np.isnan(observed[:, _BY_STREAM]) | (observed[:, _BY_STREAM] > CLEAR_NS)
+    idle = np.isnan(observed[:, _BY_STREAM]) | (observed[:, _BY_STREAM] > LATER_REASON_NS)
     soon = prompt(observed[:, _BY_LAUNCH], work.head & idle & np.isnan(observed[:, _BY_EVENT]))
     every = usual(observed[:, _BY_LAUNCH], soon, latency_calibrated.LAUNCH_NS.value)
     latency = np.full(len(work), latency_calibrated.LAUNCH_NS.value)
@@ -133,8 +133,8 @@ def _usual_latencies(work: GpuWork, observed: F64) -> F64:
 
 def _usual_gaps(work: GpuWork, launched: F64, free: F64, observed: F64) -> F64:
     """Per work the usual time from the end of the work before, for each stream."""
-    queued = ~np.isnan(free) & (launched + CLEAR_NS < free)
-    queued &= np.isnan(observed[:, _BY_EVENT]) & (observed[:, _BY_STREAM] < CLEAR_NS)
+    queued = ~np.isnan(free) & (launched + LATER_REASON_NS < free)
+    queued &= np.isnan(observed[:, _BY_EVENT]) & (observed[:, _BY_STREAM] < LATER_REASON_NS)
     every = usual(observed[:, _BY_STREAM], queued, latency_calibrated.GAP_NS.value)
     gap = np.full(len(work), latency_calibrated.GAP_NS.value)
     for stream in range(len(work.streams)):
@@ -147,7 +147,9 @@ def _usual_event(observed: F64) -> float:
     """The usual time from the end of work that is waited for by an event."""
     late = np.fmin(observed[:, _BY_LAUNCH], observed[:, _BY_STREAM])
     lag = observed[:, _BY_EVENT]
-    return usual(lag, ~np.isnan(lag) & (late > CLEAR_NS) & (lag < CLEAR_NS), latency_calibrated.EVENT_NS.value)
+    return usual(
+        lag, ~np.isnan(lag) & (late > LATER_REASON_NS) & (lag < LATER_REASON_NS), latency_calibrated.EVENT_NS.value
+    )
 
 
 def _graph_parent(work: GpuWork) -> I64:

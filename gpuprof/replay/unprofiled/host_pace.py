@@ -8,14 +8,16 @@ from gpuprof.calibration import profiler as calibrated
 from gpuprof.timeline.cpu.dispatch import lacks_inner_ops
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import Calls, Ops
-from gpuprof.units import Assumed, Count, Measured, Ratio
+from gpuprof.units import Assumed, Count, Measured, Ratio, Share
 
+TYPICAL_SHARE: Assumed[Share] = 0.05
+"""Share of all ops from which an op is found in typical places: compiled code has few of it, in others."""
 PROBES = (
-    ("aten::as_strided", calibrated.STRIDED_NS.value, 0.05),
+    ("aten::as_strided", calibrated.STRIDED_NS.value, TYPICAL_SHARE),
     ("aten::empty_strided", calibrated.EMPTY_STRIDED_NS.value, 0.0),
 )
 """Ops that do next to nothing, so that their recorded time shows how fast the CPU records: each with its time at pace
-1, and the share of all ops from which it is trusted (compiled code has few, in places that are not typical)."""
+1, and the share of all ops from which it is trusted."""
 LAUNCH_PROBE = ("cudaLaunchKernel", calibrated.LAUNCH_NS.value)
 """If no such op was recorded, a launch shows the pace, less exactly."""
 NSYS_PROBE = ("cudaLaunchKernel", calibrated.NSYS_LAUNCH_NS.value)

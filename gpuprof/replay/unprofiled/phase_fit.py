@@ -20,6 +20,8 @@ from gpuprof.units import Assumed, Ratio, Rounds, Share
 
 FIT_ROUNDS: Assumed[Rounds] = 4
 """Rounds of the fit: each part's time is nearly linear in its factor, so a few are enough."""
+QUICKER_HOST: Assumed[Ratio] = 0.9
+"""Factor of the CPU's times in the trial that shows whether the CPU is the limit."""
 MOST_FACTOR: Assumed[Ratio] = 2.0
 """Largest factor by which a part becomes slower or faster: beyond, the recorded steps do other work."""
 CPU_LIMITED: Assumed[Share] = 0.05
@@ -40,7 +42,7 @@ def fitted_to_parts(graph: Graph, shares: Parts) -> Graph:
     """The graph with the CPU's time scaled part by part until the parts have these shares of the step, which stays as
     long as it is; unchanged where the CPU is not the limit, or there is no backward pass."""
     step = step_of(graph)
-    if step <= 0 or step_of(scale(graph, host=0.9)) > (1 - CPU_LIMITED) * step:
+    if step <= 0 or step_of(scale(graph, host=QUICKER_HOST)) > (1 - CPU_LIMITED) * step:
         return graph
     nodes, last = _nodes(graph)
     if not all(mask.any() for mask in nodes):

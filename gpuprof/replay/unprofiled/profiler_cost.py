@@ -19,7 +19,7 @@ from gpuprof.tracefile.distinct import distinct, ordered
 from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
 from gpuprof.units import Assumed, Code, Convention, Share
 
-LEAST_LEFT: Assumed[Share] = 0.1
+LEAST_OF_RECORDED: Assumed[Share] = 0.1
 """Smallest share of a piece's recorded time that remains."""
 
 
@@ -174,7 +174,7 @@ def without(graph: Graph, cost_ns: F64) -> Graph:
     cold = np.where(host, np.minimum(placed, calibrated.REFILL_NS.value), 0.0)
     diffuse = float((placed - whole).sum()) / max(float(cold.sum()), 1.0)
     return graph.with_durations(
-        np.maximum(placed - diffuse * cold, np.where(host, LEAST_LEFT * graph.duration_ns, placed))
+        np.maximum(placed - diffuse * cold, np.where(host, LEAST_OF_RECORDED * graph.duration_ns, placed))
     )
 
 
@@ -182,7 +182,7 @@ def _reduced(graph: Graph, cost_ns: F64) -> F64:
     """The durations of nodes after subtracting the cost of each from it or, if it is too short, from the next."""
     left = graph.duration_ns.copy()
     debt = np.zeros(int(graph.lane.max(initial=0)) + 1)
-    _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST_LEFT, left, debt)
+    _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST_OF_RECORDED, left, debt)
     return left
 
 

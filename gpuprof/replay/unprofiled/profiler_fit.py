@@ -16,7 +16,7 @@ from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale as by_resource
 from gpuprof.replay.transform import scaled
 from gpuprof.replay.unprofiled.host_pace import pace_and_spread
-from gpuprof.replay.unprofiled.phase_fit import Parts, fitted_to_parts
+from gpuprof.replay.unprofiled.phase_fit import QUICKER_HOST, Parts, fitted_to_parts
 from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.replay.unprofiled.profiler_cost import EventCounts, recorded_events, without
 from gpuprof.tracefile.trace import Mask
@@ -26,17 +26,18 @@ MOST_EXPONENT: Assumed[Ratio] = 1.6
 """Largest factor by which the CPU itself was faster or slower, beyond the cost of recording, as an exponent of e."""
 FLAT_GAIN: Assumed[Share] = 5e-3
 """If removing more cost gains less than this share, the step does not wait for that cost."""
-QUICKER_HOST: Assumed[Share] = 0.9
 CPU_LIMITED: Assumed[Share] = 0.01
-"""If a CPU that takes 0.9 of the time shortens the step by less than this, the GPU limits the step, which then says
-nothing more about the CPU."""
+"""If a CPU that takes QUICKER_HOST of the time shortens the step by less than this, the GPU limits the step, which then
+says nothing more about the CPU."""
 GPU_LIMITED: Assumed[Share] = 0.8
 """A step of which this much is left without the CPU's work is limited by the GPU, or nearly so."""
 FIT_TOLERANCE: Assumed[Share] = 1e-3
 """A fit is good if the step differs from the measured one by at most this share."""
-KNOWN_TO: Assumed[Share] = 1e-4
+SEARCH_TOLERANCE: Assumed[Share] = 1e-4
 """Relative tolerance of the search for the cost of an event and the speed of a CPU."""
-NEAR_ENOUGH: Assumed[Share] = 0.01
+FACTOR_BOUNDS: Assumed[tuple[Ratio, Ratio]] = (0.2, 5.0)
+"""Between these, the factor is searched by which a part of a step is scaled."""
+UNFITTED_DIFFERENCE: Assumed[Share] = 0.01
 """A step that is only estimated is not fitted if it differs by at most this share already."""
 
 
@@ -118,7 +119,7 @@ def no_slower_cpu(graph: Graph, cpu_ns: float) -> Graph:
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
     """A removal without a measured step, fitted to a step known from other recordings: the CPU's time is fitted to
     `step_ns`, and the relative widths of its interval and the step's are unchanged."""
-    if abs(step_ns - removal.step_ns) <= NEAR_ENOUGH * step_ns or removal.step_ns <= 0:
+    if abs(step_ns - removal.step_ns) <= UNFITTED_DIFFERENCE * step_ns or removal.step_ns <= 0:
         return removal
     found = remove_profiler(graph, step_ns)
 
@@ -223,7 +224,7 @@ def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
     if holds(low):
         return low
     for _ in range(16):
-        if high - low <= KNOWN_TO:
+        if high - low <= SEARCH_TOLERANCE:
             break
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -236,7 +237,7 @@ def _by_one_factor(graph: Graph, nodes: Mask, target: float) -> Graph:
     def by(factor: float) -> Graph:
         return graph.with_durations(np.where(nodes, graph.duration_ns * factor, graph.duration_ns))
 
-    low, high = 0.2, 5.0
+    low, high = FACTOR_BOUNDS
     for _ in range(24):
         middle = (low * high) ** 0.5
         low, high = (low, middle) if step_of(by(middle)) > target else (middle, high)

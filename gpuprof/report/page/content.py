@@ -14,7 +14,7 @@ from gpuprof.report import labels
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, rate, share
-from gpuprof.report.words import fixes, host_words, run_words, words
+from gpuprof.report.words import compiler_words, fixes, host_words, run_words, words
 from gpuprof.units import Convention, Rows
 
 KERNEL_ROWS: Convention[Rows] = 12
@@ -144,6 +144,7 @@ def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         for name, value in sorted(where.versions.items())
     ]
     rows += run_words.named_lines(diagnosis)
+    rows += [("torch.compile", line) for line in compiler_words.lines(diagnosis)]
     ceilings = diagnosis.roofline.ceilings if diagnosis.roofline else {}
     if ceilings:
         rows.append(("ceilings", f"{ceilings['gpu']} ({ceilings['source']})"))

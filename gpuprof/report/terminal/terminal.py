@@ -22,7 +22,16 @@ from gpuprof.report.terminal.drawn import drawn
 from gpuprof.report.terminal.gpu_lines import activity, causes, kernels, longest_gaps, phases, waits
 from gpuprof.report.terminal.sections import GUTTER, WIDEST_PAGE, Block, issues, paragraph, section, spaced, with_code
 from gpuprof.report.terminal.step_lines import SEEN, bar_title, differs_from_recording, step_lines
-from gpuprof.report.words import above_words, counters_words, fixes, host_words, memory_words, run_words, words
+from gpuprof.report.words import (
+    above_words,
+    compiler_words,
+    counters_words,
+    fixes,
+    host_words,
+    memory_words,
+    run_words,
+    words,
+)
 from gpuprof.report.words.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.units import Convention, Lines, Rows
 
@@ -161,6 +170,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         with_code("try", width, lambda room: fixes.worth_trying(diagnosis, room)),
         section("ruled out", fixes.considered(diagnosis)),
         section("functions", _functions(diagnosis, inner, rows)),
+        section("compile", [Text(line) for line in compiler_words.lines(diagnosis)]),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", causes(diagnosis, inner))
         + section("before", waits(diagnosis, inner))

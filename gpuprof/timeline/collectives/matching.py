@@ -21,7 +21,7 @@ from gpuprof.units import Assumed, Events, Ns, Ratio
 
 NOISE_NS: Assumed[Ns] = 20_000.0
 """Ends of one collective on two ranks of a host differ by some µs, and clocks drift by as much within a recording."""
-NEAR_NS: Assumed[Ns] = 50e6
+SYNCED_CLOCKS_NS: Assumed[Ns] = 50e6
 """Clocks of hosts that follow a time server differ by less; tried first where too few collectives overlap to decide."""
 FEWEST_ENDS: Assumed[Events] = 3
 """Fewest collectives whose ends decide a shift: one or two fit any."""
@@ -240,7 +240,7 @@ def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) ->
 
     Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is
     as long as the next, the one with most in common, then the one for which the clocks differ least. If fewer than
-    FEWEST_ENDS overlap although there are more, they do not decide: then the clocks must agree to NEAR_NS.
+    FEWEST_ENDS overlap although there are more, they do not decide: then the clocks must agree to SYNCED_CLOCKS_NS.
     """
     if len(a) == len(b):
         whole = _fit(a, b, a_end, b_end, together, 0)
@@ -254,5 +254,5 @@ def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) ->
         best = min(fit.spread_ns for fit in sure)
         sure = [fit for fit in sure if fit.spread_ns <= 2 * best + NOISE_NS / 2]
     else:
-        sure = [fit for fit in fits if abs(fit.offset_ns + zero) < NEAR_NS]
+        sure = [fit for fit in fits if abs(fit.offset_ns + zero) < SYNCED_CLOCKS_NS]
     return min(sure, key=lambda fit: (-fit.overlap, abs(fit.offset_ns + zero)), default=None)

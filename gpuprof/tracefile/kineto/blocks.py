@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout, scan
-from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES
+from gpuprof.tracefile.kineto.envelope import LONGEST_EVENT_BYTES
 from gpuprof.tracefile.kineto.source import Text
 from gpuprof.tracefile.kineto.strings import decode
 
@@ -124,9 +124,9 @@ class BlockScanner:
                     self._over = True
                     break
                 cut = scan.find_separator(block.text, have - 1, 0, have, -1, self._plan)
-                if cut > 0 or size >= LIMIT_BYTES:
+                if cut > 0 or size >= LONGEST_EVENT_BYTES:
                     break
-                size = min(2 * size, LIMIT_BYTES)
+                size = min(2 * size, LONGEST_EVENT_BYTES)
             block.after_cut, block.cut = self._after_cut, cut > 0
             block.end = cut if block.cut else have
             self._text.unread(block.bytes(block.end, have))

@@ -6,6 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.tracefile.kineto import layout
+from gpuprof.units import Assumed, Ratio, Share
+
+LEAST_READ: Assumed[Share] = 0.02
+"""Share of a file that must have been read to estimate the number of its rows."""
+ROOM_BEYOND: Assumed[Ratio] = 1.1
+"""Rows that are reserved, per expected row."""
 
 
 class Growing:
@@ -62,7 +68,7 @@ class Growing:
         if count <= held:
             return
         # Unwritten memory costs nothing, a copy does, so reserve generously.
-        expected = int(count / done * 1.1) if done > 0.02 else 0
+        expected = int(count / done * ROOM_BEYOND) if done > LEAST_READ else 0
         room = max(min(expected, 32 * count), 2 * held, count)
         for name, column in columns.items():
             columns[name] = np.empty(room, column.dtype)

@@ -8,7 +8,7 @@ import re
 from gpuprof.errors import UnreadableTrace
 from gpuprof.units import Assumed, Bytes
 
-LIMIT_BYTES: Assumed[Bytes] = 64 << 20
+LONGEST_EVENT_BYTES: Assumed[Bytes] = 64 << 20
 """Longest header, tail or single event: real ones take a few MB at most."""
 
 _SPACE = re.compile(rb"[\s\x00]*")

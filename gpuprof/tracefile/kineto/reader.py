@@ -18,7 +18,7 @@ from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_
 from gpuprof.tracefile.trace import Trace
 from gpuprof.units import Assumed, Bytes
 
-SMALL_BYTES: Assumed[Bytes] = 4 << 20
+SHORT_DOCUMENT_BYTES: Assumed[Bytes] = 4 << 20
 """Text up to this size is read by msgspec, which finishes before the other reader would be loaded."""
 SMALL_UNCOMPILED_BYTES: Assumed[Bytes] = 100 << 20
 """The same if the other reader would have to be compiled first: that takes 6 s, in which msgspec reads 300 MB."""
@@ -47,7 +47,7 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = 
 
 def _small_text(path: Path, size: int) -> tuple[bytes | None, str | None]:
     """The text of a file for msgspec, and why it ends early if it does; (None, …) for all others."""
-    data, truncated = _whole_text(path, size, SMALL_BYTES)
+    data, truncated = _whole_text(path, size, SHORT_DOCUMENT_BYTES)
     if data is not None or _is_compiled():
         return data, truncated
     return _whole_text(path, size, SMALL_UNCOMPILED_BYTES)

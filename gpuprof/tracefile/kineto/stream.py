@@ -22,7 +22,7 @@ from gpuprof.tracefile.kineto import layout, scan
 from gpuprof.tracefile.kineto.blocks import Block, BlockScanner
 from gpuprof.tracefile.kineto.columns import KinetoTables
 from gpuprof.tracefile.kineto.envelope import (
-    LIMIT_BYTES,
+    LONGEST_EVENT_BYTES,
     NeedMore,
     another_document,
     another_list,
@@ -95,8 +95,8 @@ def _read(path: Path, size: int, progress: Progress | None, block_bytes: int, di
 def _header(text: Text, block_bytes: int) -> dict:
     """The keys before the event list; the text then goes on after its `[`."""
     head, size = b"", block_bytes
-    while len(head) < LIMIT_BYTES:
-        buffer = np.empty(min(size, LIMIT_BYTES) - len(head), np.uint8)
+    while len(head) < LONGEST_EVENT_BYTES:
+        buffer = np.empty(min(size, LONGEST_EVENT_BYTES) - len(head), np.uint8)
         count = text.fill(buffer)
         head += buffer[:count].tobytes()
         try:
@@ -108,7 +108,7 @@ def _header(text: Text, block_bytes: int) -> dict:
             continue
         text.unread(head[at:])
         return keys
-    raise UnreadableTrace(f"no events in its first {LIMIT_BYTES >> 20} MB")
+    raise UnreadableTrace(f"no events in its first {LONGEST_EVENT_BYTES >> 20} MB")
 
 
 class Crew:
@@ -217,7 +217,7 @@ class Gathered:
             self._end_or_read_on(self._joined, 0)
         elif self._left:
             self._join(self._left, block)
-            final = self._joined.end > LIMIT_BYTES
+            final = self._joined.end > LONGEST_EVENT_BYTES
             self._joined.scan(final=final, distrust=self.distrust)
             self._take(self._joined, final)
         elif self._lost and not block.after_cut:
@@ -268,7 +268,7 @@ class Gathered:
             event = scan.find_separator(block.text, at, at, block.end, 1, self._plan)
             if event < 0 or self._false_ends == MOST_FALSE_ENDS or may_be_tail(tail):
                 self._tail, self._left = tail, b""
-                self.complete = len(tail) > LIMIT_BYTES
+                self.complete = len(tail) > LONGEST_EVENT_BYTES
                 return
             self._false_ends += 1
             if another_list(tail[: event - at]):
@@ -306,7 +306,7 @@ class Gathered:
     def _leave(self, block: Block) -> None:
         """Keeps the text of an event that does not end in the block, to be read with the next block."""
         rest = block.bytes(int(block.sheet["position"]), block.end)
-        if len(rest) <= LIMIT_BYTES:
+        if len(rest) <= LONGEST_EVENT_BYTES:
             self._left = rest
         else:
             self._left, self._lost = b"", True

@@ -54,6 +54,10 @@ class CompiledFunction:
     failed_guards: Annotated[tuple[FailedGuard, ...], Key("recompiles")] = ()
     failed_at: Place | None = None
     """The line that could not be compiled, if known."""
+    failed_detail: Line | None = None
+    """Dynamo's explanation of why."""
+    failed_hint: Line | None = None
+    """What Dynamo advises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class GraphBreak:
     """The calls that lead to it, the innermost last."""
     count: Positive = 1
     """How often Dynamo met it while compiling; not how often it occurs in a step."""
+    hint: Line | None = None
+    """What Dynamo advises."""
 
     @property
     def place(self) -> Place:
@@ -102,7 +108,8 @@ class Compiler:
         for one in self.functions:
             if one.failed and one.resumed_at is None and one.failed not in known:
                 known.add(one.failed)
-                breaks.append(GraphBreak(one.failed, None, (one.failed_at or one.place,)))
+                place = (one.failed_at or one.place,)
+                breaks.append(GraphBreak(one.failed, one.failed_detail, place, hint=one.failed_hint))
         object.__setattr__(self, "breaks", tuple(breaks))
 
     @property

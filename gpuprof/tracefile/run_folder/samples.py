@@ -19,8 +19,8 @@ from gpuprof.units import Assumed, Bytes, WholeNs
 SCHEMA = "gpuprof.samples/"
 KINDS = ("own", "library", "standard", "generated", "gpuprof")
 """Owner of a function: the user, an installed package, Python, generated at run time, gpuprof."""
-_MOST_BYTES: Assumed[Bytes] = 200 << 20
-_MOST_NS: Assumed[WholeNs] = 1 << 53
+_LARGEST_SAMPLES_BYTES: Assumed[Bytes] = 200 << 20
+_LATEST_SAMPLE_NS: Assumed[WholeNs] = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def read_samples(run: Path, rank: int) -> HostSamples | None:
     are left out."""
     path = run / runfile.samples_file(rank)
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _LARGEST_SAMPLES_BYTES:
             return None
     except OSError:
         return None
@@ -135,6 +135,6 @@ def _table(rows: Any) -> I64:
 
 def _whole(values: Any) -> I64:
     found = np.array(values, dtype=np.int64)
-    if (np.abs(found) > _MOST_NS).any():
+    if (np.abs(found) > _LATEST_SAMPLE_NS).any():
         raise ValueError
     return found

@@ -17,7 +17,7 @@ from gpuprof.tracefile.training_logs.record import LogEntry, LoggedIteration, by
 from gpuprof.tracefile.training_logs.rows import rows
 from gpuprof.units import Assumed, Bytes
 
-MOST_BYTES: Assumed[Bytes] = 1 << 30
+LARGEST_LOG_BYTES: Assumed[Bytes] = 1 << 30
 """The largest log that is read."""
 _MARKS: tuple[bytes, ...] = (*(key.encode() for one in FRAMEWORKS for key in one.total), b"Total step time:")
 _OF_TRACES = (b'"traceEvents"', b'"schemaVersion"', b"SQLite format 3")
@@ -66,9 +66,9 @@ def _has_marks(path: Path, binary: bool) -> bool:
 def read_training_log(path: Path) -> TrainingLog:
     """The iterations of a log. Raises UnreadableTrace, one line, if it has none or cannot be read."""
     try:
-        if sum(one.stat().st_size for one in (event_files(path) or [path])) > MOST_BYTES:
+        if sum(one.stat().st_size for one in (event_files(path) or [path])) > LARGEST_LOG_BYTES:
             raise UnreadableTrace(
-                f"{path} is larger than {MOST_BYTES >> 30} GiB: give the lines of its iterations only"
+                f"{path} is larger than {LARGEST_LOG_BYTES >> 30} GiB: give the lines of its iterations only"
             )
         found = by_iteration(_entries(path))
     except OSError as error:

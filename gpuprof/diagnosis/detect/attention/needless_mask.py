@@ -23,7 +23,7 @@ MASK: Published[Place] = 3
 """Place of the mask among the arguments of scaled_dot_product_attention."""
 LEAST_TOKENS: Assumed[Tokens] = 256
 """Fewest tokens of a row: in shorter rows the mask costs little, and windows of images have masks of their own."""
-ALL: Assumed[Share] = 0.999
+UNPADDED_SHARE: Assumed[Share] = 0.999
 """Share of real tokens, and of useful pairs, from which on a batch has no padding."""
 
 
@@ -64,7 +64,7 @@ def find_needless_mask(case: Analysis) -> NeedlessMask | None:
     real, useful = run.work.real_share, useful_share(case)
     known = [share for share in (real, useful) if share is not None]
     if known:
-        if min(known) < ALL:
+        if min(known) < UNPADDED_SHARE:
             return None
         return NeedlessMask(kernels, tokens, "no token of the batches is padding", calibrated.NEEDLESS_MASK_SEEN.value)
     if not _equal_batches(case):

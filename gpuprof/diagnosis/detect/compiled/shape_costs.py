@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
 LEAST_COST_SHARE: Assumed[Share] = 0.05
 """Smallest share of the mean step that new shapes must cost for a fix."""
-FEWEST_KNOWN: Assumed[Steps] = 3
+FEWEST_OTHER_STEPS: Assumed[Steps] = 3
 
 
 def compiled_or_loaded(case: Analysis) -> Mask:
@@ -51,7 +51,7 @@ def spread(case: Analysis) -> float:
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
     if budget is None or found is None:
         return calibrated.PADDED.value
-    return calibrated.PADDED.value if budget.steps - found.steps >= FEWEST_KNOWN else calibrated.FEW_KNOWN.value
+    return calibrated.PADDED.value if budget.steps - found.steps >= FEWEST_OTHER_STEPS else calibrated.FEW_KNOWN.value
 
 
 def of_timed(case: Analysis) -> tuple[Evidence, ...]:

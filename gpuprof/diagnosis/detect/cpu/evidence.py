@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 MOST_PARTS: Convention[Parts] = 3
 """Most parts of the program that are named."""
-NAMED_SHARE: Assumed[Share] = 0.02
+LEAST_SHARE_OF_EVIDENCE: Assumed[Share] = 0.02
 """Smallest share of the whole of a part that is named; the first is always named."""
-APART_NS: Assumed[WholeNs] = 100_000
+LANE_GAP_NS: Assumed[WholeNs] = 100_000
 """Pieces of a lane that are closer than this, ns, form one stretch."""
 BEGIN_NS: Assumed[WholeNs] = 20_000
 """An op that starts at most this long before a stretch, ns, starts with it: the time before its first launch is CPU
@@ -57,7 +57,7 @@ def spans(case: Analysis, text: str, nodes: Mask, waits: bool = False) -> tuple[
     total = np.bincount(part, weights=ns, minlength=len(names))
     there = np.bincount(part, minlength=len(names)) > 0
     ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(MOST_PARTS, int(there.sum()))]
-    ranked = ranked[(total[ranked] >= NAMED_SHARE * total.sum()) | (ranked == ranked[0])]
+    ranked = ranked[(total[ranked] >= LEAST_SHARE_OF_EVIDENCE * total.sum()) | (ranked == ranked[0])]
     places = [
         _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
         for i in ranked.tolist()
@@ -167,7 +167,7 @@ def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F6
     rank = np.empty(len(end), np.int64)
     rank[order] = np.arange(len(end))
     until = end[order[np.maximum.accumulate(of + rank) - of]]
-    begins[1:] |= start[1:] - until[:-1] > APART_NS
+    begins[1:] |= start[1:] - until[:-1] > LANE_GAP_NS
     first = np.flatnonzero(begins)
     return first, start[first], until[np.append(first[1:], len(track)) - 1]
 

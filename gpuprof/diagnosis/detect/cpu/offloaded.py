@@ -30,7 +30,7 @@ _UPDATES = re.compile(r"^aten::(_foreach_)?(addcdiv|addcmul|lerp)_$")
 LEAST_UPDATES: Assumed[Share] = 0.1
 FEWEST_SIZES: Assumed[Entries] = 3
 """Fewest different sizes of weights; tensors of a batch have one or two sizes."""
-MOST_KEPT_RATIO: Assumed[Ratio] = 4.0
+GPU_BYTES_PER_COPIED: Assumed[Ratio] = 4.0
 """Largest GPU memory of such ops as a multiple of what is copied: their inputs, results and gradients."""
 Kind = Literal["optimizer", "weights", "activations", "ops", "copies"]
 
@@ -83,7 +83,7 @@ def find_offload(case: Analysis) -> Offload | None:
             nodes = computed(case)
             if case.per_step(float(graph.duration_ns[nodes].sum())) < calibrated.LEAST_SILENCE.value * case.step_ns:
                 return None
-            return Offload("ops", copies, nodes, down_bytes, up_bytes, MOST_KEPT_RATIO * (down_bytes + up_bytes))
+            return Offload("ops", copies, nodes, down_bytes, up_bytes, GPU_BYTES_PER_COPIED * (down_bytes + up_bytes))
         if not all(_is_of(trained, one) for one in (down_bytes, up_bytes)):
             return None
         stretches |= _optimizer_on_cpu(case)

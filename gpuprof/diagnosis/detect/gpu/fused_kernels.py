@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
 FORWARD_PASSES: Assumed[tuple[Ratio, ...]] = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0, 0.0, 2.0, 2.0)
-BACKWARD_PASSES = tuple((norm, 2.0, 5.0, 1.0, 0.0, 3.0, 0.0, 3.0, 3.0) for norm in calibrated.NORM_BACKWARD.rising)
+BACKWARD_PASSES_BUT_NORM: Assumed[tuple[Ratio, ...]] = (2.0, 5.0, 1.0, 0.0, 3.0, 0.0, 3.0, 3.0)
+BACKWARD_PASSES = tuple((norm, *BACKWARD_PASSES_BUT_NORM) for norm in calibrated.NORM_BACKWARD.rising)
 """How often a fused kernel reads or writes the activation, by kind (backward at best, as expected, at worst): a norm
 reads and writes it, and in the backward pass works row by row, which takes as long as several passes; rotary embedding
 reads and writes it, twice; a gate reads two and writes one, backward reads three and writes two; a loss reads the

@@ -20,10 +20,10 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, Mask
 from gpuprof.units import Assumed, Ns
 
-SHORTEST_NS: Assumed[Ns] = 2_000.0
+SHORTEST_ROOF_NS: Assumed[Ns] = 2_000.0
 """Kernels with a shorter roof time take as long as a launch, whatever their work."""
-LONG_NS: Assumed[Ns] = 20_000.0
-LARGE_NS: Assumed[Ns] = 200_000.0
+LONG_ROOF_NS: Assumed[Ns] = 20_000.0
+LARGE_ROOF_NS: Assumed[Ns] = 200_000.0
 """Roof times from which on a kernel fills the GPU for so long that its first and last waves hardly matter."""
 _ENDLESS = float("inf")
 
@@ -54,34 +54,34 @@ class Cell:
 
 
 CELLS = (
-    Cell("GEMM_TINY_NS", (GEMM,), 0.0, SHORTEST_NS, calibrated.GEMM_TINY_NS),
-    Cell("GEMM_SHORT", (GEMM,), SHORTEST_NS, LONG_NS, calibrated.GEMM_SHORT),
-    Cell("GEMM_LONG", (GEMM,), LONG_NS, LARGE_NS, calibrated.GEMM_LONG),
-    Cell("GEMM_LARGE", (GEMM,), LARGE_NS, _ENDLESS, calibrated.GEMM_LARGE),
-    Cell("ATTENTION_TINY_NS", (ATTENTION,), 0.0, SHORTEST_NS, calibrated.ATTENTION_TINY_NS),
-    Cell("ATTENTION_SHORT", (ATTENTION,), SHORTEST_NS, LONG_NS, calibrated.ATTENTION_SHORT),
-    Cell("ATTENTION_LONG", (ATTENTION,), LONG_NS, LARGE_NS, calibrated.ATTENTION_LONG),
-    Cell("ATTENTION_LARGE", (ATTENTION,), LARGE_NS, _ENDLESS, calibrated.ATTENTION_LARGE),
-    Cell("ROWS_TINY_NS", (ROWS,), 0.0, SHORTEST_NS, calibrated.ROWS_TINY_NS),
-    Cell("ROWS_SHORT", (ROWS,), SHORTEST_NS, LONG_NS, calibrated.ROWS_SHORT),
-    Cell("ROWS_LONG", (ROWS,), LONG_NS, _ENDLESS, calibrated.ROWS_LONG),
-    Cell("ELEMENTWISE_TINY_NS", (ELEMENTWISE, CAST), 0.0, SHORTEST_NS, calibrated.ELEMENTWISE_TINY_NS),
-    Cell("ELEMENTWISE_SHORT", (ELEMENTWISE,), SHORTEST_NS, LONG_NS, calibrated.ELEMENTWISE_SHORT),
-    Cell("ELEMENTWISE_LONG", (ELEMENTWISE,), LONG_NS, _ENDLESS, calibrated.ELEMENTWISE_LONG),
-    Cell("CAST_SHORT", (CAST,), SHORTEST_NS, LONG_NS, calibrated.CAST_SHORT),
-    Cell("CAST_LONG", (CAST,), LONG_NS, _ENDLESS, calibrated.CAST_LONG),
-    Cell("INDEX_TINY_NS", (INDEX,), 0.0, SHORTEST_NS, calibrated.INDEX_TINY_NS),
-    Cell("INDEX_LONG", (INDEX,), SHORTEST_NS, _ENDLESS, calibrated.INDEX_LONG),
-    Cell("DEQUANTIZE_TINY_NS", (DEQUANTIZE,), 0.0, SHORTEST_NS, calibrated.DEQUANTIZE_TINY_NS),
-    Cell("DEQUANTIZE_LONG", (DEQUANTIZE,), SHORTEST_NS, _ENDLESS, calibrated.DEQUANTIZE_LONG),
-    Cell("OPTIMIZER_TINY_NS", (OPTIMIZER,), 0.0, SHORTEST_NS, calibrated.OPTIMIZER_TINY_NS),
-    Cell("OPTIMIZER_LONG", (OPTIMIZER,), SHORTEST_NS, _ENDLESS, calibrated.OPTIMIZER_LONG),
-    Cell("COPY_LONG", (COPY,), SHORTEST_NS, _ENDLESS, calibrated.COPY_LONG),
+    Cell("GEMM_TINY_NS", (GEMM,), 0.0, SHORTEST_ROOF_NS, calibrated.GEMM_TINY_NS),
+    Cell("GEMM_SHORT", (GEMM,), SHORTEST_ROOF_NS, LONG_ROOF_NS, calibrated.GEMM_SHORT),
+    Cell("GEMM_LONG", (GEMM,), LONG_ROOF_NS, LARGE_ROOF_NS, calibrated.GEMM_LONG),
+    Cell("GEMM_LARGE", (GEMM,), LARGE_ROOF_NS, _ENDLESS, calibrated.GEMM_LARGE),
+    Cell("ATTENTION_TINY_NS", (ATTENTION,), 0.0, SHORTEST_ROOF_NS, calibrated.ATTENTION_TINY_NS),
+    Cell("ATTENTION_SHORT", (ATTENTION,), SHORTEST_ROOF_NS, LONG_ROOF_NS, calibrated.ATTENTION_SHORT),
+    Cell("ATTENTION_LONG", (ATTENTION,), LONG_ROOF_NS, LARGE_ROOF_NS, calibrated.ATTENTION_LONG),
+    Cell("ATTENTION_LARGE", (ATTENTION,), LARGE_ROOF_NS, _ENDLESS, calibrated.ATTENTION_LARGE),
+    Cell("ROWS_TINY_NS", (ROWS,), 0.0, SHORTEST_ROOF_NS, calibrated.ROWS_TINY_NS),
+    Cell("ROWS_SHORT", (ROWS,), SHORTEST_ROOF_NS, LONG_ROOF_NS, calibrated.ROWS_SHORT),
+    Cell("ROWS_LONG", (ROWS,), LONG_ROOF_NS, _ENDLESS, calibrated.ROWS_LONG),
+    Cell("ELEMENTWISE_TINY_NS", (ELEMENTWISE, CAST), 0.0, SHORTEST_ROOF_NS, calibrated.ELEMENTWISE_TINY_NS),
+    Cell("ELEMENTWISE_SHORT", (ELEMENTWISE,), SHORTEST_ROOF_NS, LONG_ROOF_NS, calibrated.ELEMENTWISE_SHORT),
+    Cell("ELEMENTWISE_LONG", (ELEMENTWISE,), LONG_ROOF_NS, _ENDLESS, calibrated.ELEMENTWISE_LONG),
+    Cell("CAST_SHORT", (CAST,), SHORTEST_ROOF_NS, LONG_ROOF_NS, calibrated.CAST_SHORT),
+    Cell("CAST_LONG", (CAST,), LONG_ROOF_NS, _ENDLESS, calibrated.CAST_LONG),
+    Cell("INDEX_TINY_NS", (INDEX,), 0.0, SHORTEST_ROOF_NS, calibrated.INDEX_TINY_NS),
+    Cell("INDEX_LONG", (INDEX,), SHORTEST_ROOF_NS, _ENDLESS, calibrated.INDEX_LONG),
+    Cell("DEQUANTIZE_TINY_NS", (DEQUANTIZE,), 0.0, SHORTEST_ROOF_NS, calibrated.DEQUANTIZE_TINY_NS),
+    Cell("DEQUANTIZE_LONG", (DEQUANTIZE,), SHORTEST_ROOF_NS, _ENDLESS, calibrated.DEQUANTIZE_LONG),
+    Cell("OPTIMIZER_TINY_NS", (OPTIMIZER,), 0.0, SHORTEST_ROOF_NS, calibrated.OPTIMIZER_TINY_NS),
+    Cell("OPTIMIZER_LONG", (OPTIMIZER,), SHORTEST_ROOF_NS, _ENDLESS, calibrated.OPTIMIZER_LONG),
+    Cell("COPY_LONG", (COPY,), SHORTEST_ROOF_NS, _ENDLESS, calibrated.COPY_LONG),
 )
 """Every kind and size found in recordings; other kernels have no known reach."""
 
 
-_SIZES = (SHORTEST_NS, LONG_NS, LARGE_NS)
+_SIZES = (SHORTEST_ROOF_NS, LONG_ROOF_NS, LARGE_ROOF_NS)
 
 
 def _table(pick: Callable[[Number], tuple[float, float]]) -> F64:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
+from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Entries, Share
@@ -44,7 +45,7 @@ def find_parameter_groups(case: Analysis, ranges: Mask) -> ParameterGroups | Non
     rows = np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.end_ns <= high))
     steps = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
     counts = _counts(case, steps)
-    many = counts >= FEWEST_GROUPS
+    many = (counts >= FEWEST_GROUPS) & ~_multiply(case, steps)
     if not many.any():
         return None
     count = int(np.median(counts[many]))
@@ -57,6 +58,15 @@ def find_parameter_groups(case: Analysis, ranges: Mask) -> ParameterGroups | Non
         return ParameterGroups(some, count, (left, left, left), True) if left <= MOST_DISTINCT else None
     best, usual, worst = (min(number / count, 1.0) for number in calibrated.GROUPS_LEFT.rising)
     return ParameterGroups(some, count, (best, usual, worst), False)
+
+
+def _multiply(case: Analysis, steps: Stretches) -> Mask:
+    """Whether matrices are multiplied in each step: the rule of an optimizer for one matrix after another, such as
+    Muon's, which no group merges."""
+    ops = case.trace.ops
+    rows = np.flatnonzero(case.ops_named(is_matmul) & (ops.kind == OP))
+    where = place(steps, ops.thread[rows].astype(np.int64), ops.start_ns[rows])
+    return np.bincount(where[where >= 0], minlength=len(steps)) > 0
 
 
 def _counts(case: Analysis, steps: Stretches) -> I64:

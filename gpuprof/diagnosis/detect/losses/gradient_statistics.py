@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.detect.losses.logged_values import IN_PLACE, LEAST_STEPS, LISTS, LoggedValues, PassOps
+from gpuprof.diagnosis.detect.losses.logged_values import IN_PLACE, LISTS, STEPS_WITH_LOGGED_WORK, LoggedValues, PassOps
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.units import Assumed, Entries, Ops
 
@@ -45,7 +45,7 @@ def find_gradient_statistics(case: Analysis) -> LoggedValues | None:
     if not len(ops.rows) or not len(ops.evaluated):
         return None
     found = [one for first, last in _between_passes(ops) for one in _loops(ops, first, last)]
-    if not found or len(found) < LEAST_STEPS * case.steps:
+    if not found or len(found) < STEPS_WITH_LOGGED_WORK * case.steps:
         return None
     columns = case.trace.ops
     first, last = (ops.rows[[one[at] for one in found]] for at in (0, 1))

@@ -39,10 +39,10 @@ ones."""
 IN_PLACE = re.compile(r"[^_]_$")
 FIRST_OPS: Assumed[Ops] = 30
 """Number of ops at the beginning of a forward pass that may read its inputs."""
-AS_LARGE: Assumed[Share] = 1 / 8
+LEAST_OF_LARGEST_TENSOR: Assumed[Share] = 1 / 8
 """Tensors with at least this share of the values of a run's largest tensor show what the run is about: inputs made for
 the next pass, or logits."""
-LEAST_STEPS: Assumed[Share] = 0.6
+STEPS_WITH_LOGGED_WORK: Assumed[Share] = 0.6
 """Smallest share of the recorded steps with such work: the first and the last may be cut."""
 
 
@@ -75,7 +75,7 @@ def find_logged(case: Analysis) -> LoggedValues | None:
     alike = {ops.signature(run) for run in good}
     # The recording begins within a pass: its first run has nothing before it that would show where it is.
     found = [run for run in runs if run in good or (run == runs[0] and ops.signature(run) in alike)]
-    if not found or len(found) < LEAST_STEPS * case.steps:
+    if not found or len(found) < STEPS_WITH_LOGGED_WORK * case.steps:
         return None
     first, last = (ops.rows[[run[at] for run in found]] for at in (0, 1))
     columns = case.trace.ops
@@ -204,7 +204,7 @@ class PassOps:
             return False
         inputs = {math.prod(shape) for at in rest[:FIRST_OPS].tolist() for shape in self.shapes(at)}
         sizes = {math.prod(shape) for at in range(first, last + 1) for shape in self.shapes(at)}
-        return not any(size >= AS_LARGE * max(sizes) for size in inputs & sizes)
+        return not any(size >= LEAST_OF_LARGEST_TENSOR * max(sizes) for size in inputs & sizes)
 
     def largest_names(self, members: I64) -> tuple[str, ...]:
         gpu = self.case.trace.gpu

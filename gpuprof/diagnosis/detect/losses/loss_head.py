@@ -26,6 +26,9 @@ LEAST_VOCABULARY: Assumed[Elements] = 1_000
 """Smallest vocabulary that is looked for: smaller numbers also occur in unrelated shapes."""
 ROWS_OF_LOSS: Assumed[tuple[Ratio, Ratio]] = (0.9, 1.1)
 """Range of rows of logits / rows of the loss: labels are shifted by one in each row."""
+BACKWARD_PER_FORWARD: Assumed[Ratio] = 1.5
+"""Matmuls of the backward pass per forward one from which on both gradients of the head are computed: 2 are usual, 1
+where its weight is frozen."""
 CHUNK_LAUNCHES: Assumed[Launches] = 9
 """Launches of Liger's fused linear cross entropy per chunk of rows: three matmuls, the loss, a cast and sums."""
 
@@ -108,7 +111,9 @@ def _find(case: Analysis) -> LossHead | None:
         return None
     _, hidden, size = heads[0]
     calls = sum(vocabulary == shape[1] for shape in large) / case.steps
-    return LossHead(tokens, hidden, vocabulary, size, backward >= 1.5 * forward, calls, products, others)
+    return LossHead(
+        tokens, hidden, vocabulary, size, backward >= BACKWARD_PER_FORWARD * forward, calls, products, others
+    )
 
 
 def _product(case: Analysis, row: int, tokens: int, vocabulary: int) -> tuple[int, int, int] | None:

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 FEWEST_NODES: Assumed[Ops] = 10
 """Fewest autograd nodes after the last gradient that is used: a part of a model has more, a layer's cast and lookup
 fewer."""
-CLEAR_SHARE: Assumed[Share] = 0.5
+UNMATCHED_SHAPES_SHARE: Assumed[Share] = 0.5
 """Smallest share of the discarded gradients with shapes that no optimizer updates; the others share their shape with
 gradients that are used."""
 _SUM = "torch::autograd::AccumulateGrad"
@@ -157,7 +157,7 @@ def _end_of_use(
     if not gone or len(one.rows) - cut - 1 < FEWEST_NODES:
         return None
     clear = sum(number for shape, number in gone.items() if not updated[shape])
-    if clear < CLEAR_SHARE * gone.total() or any(gone[s] > count[s] - updated[s] for s in gone):
+    if clear < UNMATCHED_SHAPES_SHARE * gone.total() or any(gone[s] > count[s] - updated[s] for s in gone):
         return None
     return cut
 

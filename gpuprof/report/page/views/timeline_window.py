@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.recorded.representative_steps import representative
-from gpuprof.timeline.steps import LONGEST_NS
+from gpuprof.timeline.steps import LONGEST_WINDOW_NS
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ANNOTATION, I64, Trace
 from gpuprof.units import Events, Measured
@@ -68,7 +68,7 @@ def near(timeline: Timeline) -> tuple[int, int]:
     """The times that one recording can contain: those further from the window than the longest recording lasts are
     wrong, and no page can hold them."""
     low, high = timeline.window
-    return low - LONGEST_NS, high + LONGEST_NS
+    return low - LONGEST_WINDOW_NS, high + LONGEST_WINDOW_NS
 
 
 def _extent(timeline: Timeline) -> tuple[int, int]:
