@@ -32,6 +32,8 @@ _VAGUE = """
 """
 VAGUE = frozenset(_VAGUE.split())
 """Names that do not say what they bound."""
+_OF_NOTHING = VAGUE | {"S", "NS", "MS", "BYTES", "RATIO", "STEPS", "OF", "A", "AS", "IT", "TO", "AND", "FOR"}
+"""Words of which a name that says nothing may consist: units as well."""
 
 DECIDING = ("costs", "diagnosis", "hang", "memory", "projection", "ranks", "replay", "timeline", "tracefile", "trial")
 """Rooms whose code decides what is said; others record or show."""
@@ -82,8 +84,10 @@ class Constant:
 
     @property
     def is_vague(self) -> bool:
-        """Whether its name says nothing about what it bounds."""
-        return self.name.lstrip("_") in VAGUE
+        """Whether its name says nothing about what it bounds: `LEAST`, or `LEAST_BYTES` where it decides something."""
+        name = self.name.lstrip("_")
+        words = set(name.split("_"))
+        return name in VAGUE or (self.status != "Convention" and words <= _OF_NOTHING and bool(words & VAGUE))
 
 
 def constants(package: Path = PACKAGE, root: Path = ROOT) -> Iterator[Constant]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MOST_PASSES: Assumed[Calls] = 8
 FEWEST_PASSES: Assumed[Calls] = 2
 """Forward passes that are recorded of each part of a long loop: its beginning, middle and end."""
-PART_NS: Assumed[WholeNs] = 100_000_000
+LOOP_PART_NS: Assumed[WholeNs] = 100_000_000
 """Each part of the loop is recorded for about this long. Slow passes launch many kernels, and the profiler needs time
 for each when it stops: 2.8 s for parts of 160 ms and the rest of an iteration (GRPO, 12 layers, H200)."""
 SHORT_LOOP_PASSES: Assumed[Calls] = 6 * MOST_PASSES
@@ -39,7 +39,7 @@ class DecodeWindow:
         if forwards and ns:
             forward_ns = max(ns // forwards, 1)
             self._forward_ns = min(self._forward_ns or forward_ns, forward_ns)
-            self.part = min(max(PART_NS // self._forward_ns, FEWEST_PASSES), MOST_PASSES)
+            self.part = min(max(LOOP_PART_NS // self._forward_ns, FEWEST_PASSES), MOST_PASSES)
 
     def records(self, number: int) -> bool:
         """Whether the forward pass of this number, from 1, is recorded."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 PRECISE_MEAN: Assumed[Share] = 0.05
 """Half the width of the 80 % interval of the mean step, as a share of it, at which the stretch may end."""
-MOST_STEPS: Assumed[Steps] = 200
-LONGEST_S: Assumed[Seconds] = 20.0
-"""The stretch ends after MOST_STEPS steps or LONGEST_S seconds in any case; its interval is then wide."""
+MOST_TIMED_STEPS: Assumed[Steps] = 200
+LONGEST_STRETCH_S: Assumed[Seconds] = 20.0
+"""The stretch ends after MOST_TIMED_STEPS steps or LONGEST_STRETCH_S seconds in any case; its interval is then wide."""
 GROWTH: Assumed[Ratio] = 1.4
 """The stretch is checked again after this many times the steps: the check costs CPU time."""
 FEWEST_BLOCKS: Assumed[Blocks] = 3
@@ -88,9 +88,9 @@ class AfterWindows:
 def more_steps(step_ns: Sequence[float], workers: int | None) -> int:
     """Further steps that the stretch needs before it is checked again; 0 if it may end."""
     n, total = len(step_ns), math.fsum(step_ns)
-    if n >= MOST_STEPS or total >= LONGEST_S * 1e9 or not n:
+    if n >= MOST_TIMED_STEPS or total >= LONGEST_STRETCH_S * 1e9 or not n:
         return 0
     if half_width(step_ns, block_of(workers)) <= PRECISE_MEAN * total / n:
         return 0
-    left = min(MOST_STEPS - n, math.ceil((LONGEST_S * 1e9 - total) / (total / n)))
+    left = min(MOST_TIMED_STEPS - n, math.ceil((LONGEST_STRETCH_S * 1e9 - total) / (total / n)))
     return max(min(math.ceil((GROWTH - 1) * n), left), 1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuprof.units import Assumed, Bytes, Published, Seconds
 
 
-MOST_BYTES: Assumed[Bytes] = 1 << 16
+LARGEST_REQUEST_BYTES: Assumed[Bytes] = 1 << 16
 """A longer request or answer is refused."""
 TIMEOUT_S: Assumed[Seconds] = 2.0
 """A request or an answer takes no longer than this."""
@@ -170,7 +170,7 @@ def user_of(connection: socket.socket) -> int:
 def send(connection: socket.socket, message: Message) -> None:
     """Sends one message. Raises Refused where it is too long, OSError where it cannot be sent."""
     text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    if len(text) > MOST_BYTES:
+    if len(text) > LARGEST_REQUEST_BYTES:
         raise Refused(f"a message of {len(text):,} bytes is too long")
     connection.settimeout(TIMEOUT_S)
     connection.sendall(text)
@@ -186,13 +186,13 @@ def receive(connection: socket.socket) -> Message:
             raise Refused("no answer in time")
         connection.settimeout(left_s)
         try:
-            part = connection.recv(MOST_BYTES)
+            part = connection.recv(LARGEST_REQUEST_BYTES)
         except TimeoutError:
             raise Refused("no answer in time") from None
         text += part
         if not part:
             raise Refused("it ended in the middle of a message")
-        if len(text) > MOST_BYTES:
+        if len(text) > LARGEST_REQUEST_BYTES:
             raise Refused("a message is too long")
     try:
         message = json.loads(text)

@@ -35,7 +35,7 @@ from .mailbox import FolderMailbox, Mailbox, StoreMailbox
 from .redact import redact_text
 from .signed import (
     DIGEST,
-    LARGEST_BYTES,
+    LARGEST_MESSAGE_BYTES,
     NOTE,
     PLAN,
     TOKEN,
@@ -70,7 +70,7 @@ same step, so it is late by no more than the difference between the ends of the 
 LAST_S: Assumed[Seconds] = 2.0
 """Seconds that rank 0 has after that to write down which ranks did not answer."""
 LOOK_S: Assumed[Seconds] = 0.25
-SOON_S: Assumed[Seconds] = 0.01
+ANSWER_LOOK_S: Assumed[Seconds] = 0.01
 CALL, PLANNED = "call", "plan"
 _ENVELOPE_BYTES: Assumed[Bytes] = 64
 """Upper bound for the size of a signature and a kind."""
@@ -167,7 +167,7 @@ class NodeExchange(threading.Thread):
                 if time.monotonic() > end:
                     log(self._folder, f"rank {self._rank} plans its window alone: rank 0 sent no plan")
                     return step_s
-                time.sleep(SOON_S)
+                time.sleep(ANSWER_LOOK_S)
             self._number = number_of(self._key, self._mailbox.take(CALL, 1 << 10))
             plan = unseal(self._key, self._number, 0, self._mailbox.take(PLANNED, 1 << 10))
             if plan.kind != PLAN:
@@ -245,10 +245,10 @@ class NodeExchange(threading.Thread):
             return Message(self._rank, NOTE, str(note.get("why")).encode("utf-8", "replace")[:1000])
         try:
             with open_regular(self._folder / digest_file(self._rank)) as file:
-                body = file.read(LARGEST_BYTES + 1)
+                body = file.read(LARGEST_MESSAGE_BYTES + 1)
         except OSError:
             return None
-        if len(body) > LARGEST_BYTES:
+        if len(body) > LARGEST_MESSAGE_BYTES:
             return Message(self._rank, NOTE, b"its digest is larger than a message may be")
         return Message(self._rank, DIGEST, body)
 
@@ -271,7 +271,7 @@ class NodeExchange(threading.Thread):
                     if not self._mailbox.has(_name(rank)):
                         continue
                     try:
-                        data = self._mailbox.take(_name(rank), LARGEST_BYTES + _ENVELOPE_BYTES)
+                        data = self._mailbox.take(_name(rank), LARGEST_MESSAGE_BYTES + _ENVELOPE_BYTES)
                         message = unseal(self._key, number, rank, data)
                     except ValueError:
                         dropped.add(rank)

@@ -28,7 +28,7 @@ MOST_EVENTS: Assumed[Events] = 200_000
 """The history keeps this many of the last events: ten steps or more of most fine-tunes, about 150 MB of host memory."""
 LEAST_DISK_BYTES: Assumed[Bytes] = 2 << 30
 """Nothing is written with less free disk space than this."""
-LONGEST_S: Assumed[Seconds] = 60.0
+SNAPSHOTS_S: Assumed[Seconds] = 60.0
 """All snapshots of a process together take no longer than this: a program that tries batch sizes fails often."""
 
 
@@ -99,7 +99,7 @@ class Observer:
             self._log(f"the allocator's history was not written down: {error!r}")
 
     def _write(self, failed: bool) -> None:
-        if self._run is None or self._spent_s > LONGEST_S:
+        if self._run is None or self._spent_s > SNAPSHOTS_S:
             return
         if shutil.disk_usage(self._run).free < LEAST_DISK_BYTES:
             self._log("the allocator's history was not written down: the disk is nearly full")

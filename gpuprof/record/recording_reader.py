@@ -24,7 +24,7 @@ RUNNING, WAITS, ENDED = "running", "waits", ""
 """Whether the training still runs; in WAITS it has just begun, and the process waits for a line on standard input."""
 FEWEST_CORES: Assumed[Cores] = 4
 """With fewer, nothing is prepared while the training starts, which may need them all."""
-KEPT_S: Assumed[Seconds] = 900.0
+PREPARED_FOR_S: Assumed[Seconds] = 900.0
 """What was prepared takes memory; if the recording is not complete after this long, it is discarded. What was
 compiled stays on the disk."""
 
@@ -55,7 +55,7 @@ class RecordingReader:
         if usable_cores() < FEWEST_CORES:
             return
         reads, writes = os.pipe()
-        self._kept_until_s = time.monotonic() + KEPT_S
+        self._kept_until_s = time.monotonic() + PREPARED_FOR_S
         try:
             self._prepared = self._spawn(WAITS, True, [(os.POSIX_SPAWN_DUP2, reads, 0)]), writes
         except OSError:

@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     )
 
 
-ENOUGH_S: Assumed[Seconds] = 4.0
+SAMPLED_S: Assumed[Seconds] = 4.0
 """The stretch lasts at least this long, if the training has enough steps."""
-FEWEST_STEPS: Assumed[Steps] = 2
+FEWEST_SAMPLED_STEPS: Assumed[Steps] = 2
 """Steps that are sampled even if they are long."""
 USUAL_SAMPLES: Assumed[Samples] = 2000
 """Samples of a stretch: for a function that takes 20 % of a step, 2,000 samples give its share to within 5 % of its
 value (80 % interval, binomial), 1,500 to within 6 %."""
 LEAST_PERIOD_NS: Assumed[WholeNs] = 1_000_000
 LARGEST_PERIOD_NS: Assumed[WholeNs] = 50_000_000
-SHORT_S: Assumed[Seconds] = 1.0
+SHORT_STRETCH_S: Assumed[Seconds] = 1.0
 MANY_CORES: Assumed[Cores] = 8
-"""A stretch shorter than SHORT_S is sampled twice as often on machines with at least this many cores."""
+"""A stretch shorter than SHORT_STRETCH_S is sampled twice as often on machines with at least this many cores."""
 SLOW_READING: Measured[Times] = 2
 """Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
 sampling process 200 µs there, and 60 µs in later versions."""
 REPLY_S: Assumed[Seconds] = 10.0
-"""The training waits at most this long for the process that samples to start: mostly 0.1 s, and longer where other
-programs keep the CPUs busy."""
+"""The training waits at most this long for the sampling process to start: usually 0.1 s, longer if other programs keep
+the CPUs busy."""
 TAKEN_S: Assumed[Seconds] = 3.0
-"""And this long for it to take what it is sent at the end of the stretch."""
+"""The training waits at most this long for the sampling process to take what it is sent at the end of the stretch."""
 MOST_MARKS: Convention[Entries] = 16_000
 """Six in each step of 2 ms."""
 DENIED = "denied"
@@ -158,9 +158,9 @@ class Sampling:
         enough. iteration: steps of one, which is sampled whole. Raises OSError."""
         if extends:
             steps = fewer_steps(steps, self._step_s, iteration)
-        expected_s = max(steps * self._step_s, ENOUGH_S if extends else 0.0)
+        expected_s = max(steps * self._step_s, SAMPLED_S if extends else 0.0)
         least = LEAST_PERIOD_NS * (SLOW_READING if self._is_slow else 1)
-        if expected_s < SHORT_S and (os.cpu_count() or 1) >= MANY_CORES:
+        if expected_s < SHORT_STRETCH_S and (os.cpu_count() or 1) >= MANY_CORES:
             least //= 2
         period = min(max(int(expected_s * 1e9 / USUAL_SAMPLES), least), LARGEST_PERIOD_NS)
         self._steps_ns = [time.monotonic_ns()]
@@ -186,7 +186,7 @@ class Sampling:
     def further_steps(self) -> int:
         """Steps until the stretch is long enough, as far as it can be said now: 0 if it is."""
         lasted_ns, steps = self._steps_ns[-1] - self._steps_ns[0], len(self._steps_ns) - 1
-        missing_ns = ENOUGH_S * 1e9 - lasted_ns
+        missing_ns = SAMPLED_S * 1e9 - lasted_ns
         return 0 if missing_ns <= 0 else max(int(missing_ns * steps / max(lasted_ns, 1)), 1)
 
     def end(self, first_step: int) -> None:
@@ -209,8 +209,8 @@ class Sampling:
 def fewer_steps(planned: int, step_s: float, iteration: int) -> int:
     """Steps to sample before the first look at whether the stretch is long enough: no more than needed, but whole
     iterations. planned: the most."""
-    needed = math.ceil(ENOUGH_S / step_s) if step_s > 0 else planned
-    return min(planned, max(needed, FEWEST_STEPS, iteration))
+    needed = math.ceil(SAMPLED_S / step_s) if step_s > 0 else planned
+    return min(planned, max(needed, FEWEST_SAMPLED_STEPS, iteration))
 
 
 def _allow(pid: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .free_run_length import MOST_STEPS
+from .free_run_length import MOST_TIMED_STEPS
 from .options import STEPS
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ SETTLE_S: Assumed[Seconds] = 2.0
 LONGEST_SETTLE: Assumed[Steps] = 10
 """Short steps settle for this long, or this many steps: GPU clocks rise over seconds, not steps."""
 WATCHED: Convention[Steps] = 3
-"""Steps that are watched (`regular_steps`), the last of those that settle."""
+"""The last of the settling steps, which are watched (`regular_steps`)."""
 WARM_UP: Assumed[Steps] = 2
 """Steps recorded and discarded: the first one includes the start of CUPTI."""
 STEPS_AFTER: Assumed[Steps] = 15
@@ -31,7 +31,7 @@ BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
 Coarse on purpose: the ranks of one run must choose alike, each from its own clock."""
 SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
 """(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. A single process continues
-until sampling.ENOUGH_S have passed."""
+until sampling.SAMPLED_S have passed."""
 LONG_ITERATION_S: Assumed[Seconds] = 1.0
 """RL iterations shorter than this are treated like ordinary steps."""
 ITERATIONS = ((2.0, 6), (8.0, 3), (float("inf"), 2))
@@ -50,7 +50,7 @@ WINDOW_S: Assumed[Seconds] = 60.0
 
 
 def kept_steps(settle: int | None) -> int:
-    """Of the number of settling steps that the user gave: those that come once the training is known."""
+    """How many of the settling steps that the user requested come once the training is known."""
     return WATCHED if settle is not None and settle > WATCHED + 1 else 0
 
 
@@ -150,7 +150,7 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
 def iterations_left(iteration_s: float, timed_s: float) -> int:
     """Further iterations that may be timed after `timed_s` seconds, if iterations are long; those of the plan are timed
     in any case."""
-    return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_STEPS
+    return max(int((LONG_TIMED_S - timed_s) / iteration_s), 0) if iteration_s > LONG_ITERATION_S else MOST_TIMED_STEPS
 
 
 _FLOORS: Assumed[dict[str, Steps]] = {

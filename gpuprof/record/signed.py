@@ -20,7 +20,7 @@ TOKEN = "GPUPROF_TOKEN"
 """Environment variable with the secret, the same on every node."""
 LEAST_CHARACTERS: Assumed[Characters] = 16
 """Shortest token."""
-LARGEST_BYTES: Assumed[Bytes] = 4 << 20
+LARGEST_MESSAGE_BYTES: Assumed[Bytes] = 4 << 20
 """Largest message. A digest takes less than 1 MB."""
 CALL_BYTES: Convention[Bytes] = 16
 _MAC_BYTES = hashlib.sha256().digest_size
@@ -64,7 +64,7 @@ def number_of(key: bytes, call: bytes) -> bytes:
 
 def seal(key: bytes, number: bytes, message: Message) -> bytes:
     """A message as it is sent. Raises ValueError for one that is too large."""
-    if len(message.body) > LARGEST_BYTES:
+    if len(message.body) > LARGEST_MESSAGE_BYTES:
         raise ValueError(f"a message of {len(message.body):,} bytes is too large")
     return _mac(key, b"word", _signed(number, message)) + message.kind + message.body
 
@@ -73,7 +73,7 @@ def unseal(key: bytes, number: bytes, rank: int, data: bytes) -> Message:
     """The message that `rank` sent. Raises NotVerified."""
     mac, kind, body = data[:_MAC_BYTES], data[_MAC_BYTES : _MAC_BYTES + 1], data[_MAC_BYTES + 1 :]
     message = Message(rank, kind, body)
-    if kind not in (DIGEST, NOTE, PLAN) or len(body) > LARGEST_BYTES:
+    if kind not in (DIGEST, NOTE, PLAN) or len(body) > LARGEST_MESSAGE_BYTES:
         raise NotVerified(f"rank {rank}")
     if not hmac.compare_digest(mac, _mac(key, b"word", _signed(number, message))):
         raise NotVerified(f"rank {rank}")

@@ -39,8 +39,8 @@ disturbs no timing."""
 REPORT_S: Assumed[Seconds] = 300.0
 """Seconds within which Nsight Systems must write its report after the target's end."""
 SETTLED_NS: Assumed[WholeNs] = 1_000_000_000
-"""Two changes of a folder may have the same time: for this long after one, it is looked at again."""
-SOON_S: Assumed[Seconds] = 0.02
+"""Two changes to a folder may have the same modification time, so it is looked at again for this long after one."""
+TARGET_LOOK_S: Assumed[Seconds] = 0.02
 """Seconds between two looks for a target that another process starts."""
 NOTHING = (
     "nothing was recorded: the target took no optimizer step in a Python with torch "
@@ -236,7 +236,7 @@ class _Run:
         post = Post(guard, own_group=True)
         watched, warned, left, deadline = False, False, None, None
         while True:
-            tick = TICK_S if watched else SOON_S
+            tick = TICK_S if watched else TARGET_LOOK_S
             info = signal.sigtimedwait(OURS, tick if under_nsys.pid is None else post.patience(tick))
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self._asked_to_end = self._asked_to_end or info.si_signo in ENDING
@@ -249,7 +249,7 @@ class _Run:
                 ended, status = reap(nsys)
                 left = status if ended else None
             if left is not None:
-                under_nsys.listen(SOON_S)
+                under_nsys.listen(TARGET_LOOK_S)
                 if not under_nsys.is_answered and not self._asked_to_end:
                     return self._start_without(under_nsys, guard, mask)
                 if under_nsys.status is not None or under_nsys.is_closed or not under_nsys.is_answered:

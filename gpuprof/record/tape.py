@@ -27,7 +27,7 @@ MOST_EVENTS: Convention[Entries] = 50_000
 MOST_OF_STEP: Convention[Entries] = 200_000
 """A step with more events, such as one that reads the whole dataset, hands them over before it ends: they take about
 300 bytes each."""
-KEPT_NS: Assumed[WholeNs] = 1_000_000_000
+WORKED_OUT_NS: Assumed[WholeNs] = 1_000_000_000
 """Without a GPU, events are worked out this often: a killed process loses no more than this. With one, the lines of a
 stage are written at its end, as they need times of the GPU."""
 
@@ -49,7 +49,7 @@ class Tape:
         self.thread, self.left = clock.thread, left
         self._synchronised, self._add_line, self._full = synchronised, add_line, full
         self._events: list[tuple[Any, ...]] = []
-        self._until_ns = 0 if uses_gpu else perf_counter_ns() + KEPT_NS
+        self._until_ns = 0 if uses_gpu else perf_counter_ns() + WORKED_OUT_NS
         self._is_over = False
         self.backwards: list[int] = []
         """Beginnings of the backward passes of this step."""

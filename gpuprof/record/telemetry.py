@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 KEPT_BACK_S: Assumed[Seconds] = 1.0
 """Lines are buffered for this long, so that the file is opened once a second and not for each line."""
 
-OFTEN_S: Assumed[Seconds] = 0.25
+FIRST_LINES_S: Assumed[Seconds] = 0.25
 SELDOM_S: Assumed[Seconds] = 1.0
 RARELY_S: Assumed[Seconds] = 10.0
 """Seconds between lines: in the first minutes, after that, and when the file has become large."""
-OFTEN_FOR_S: Assumed[Seconds] = 600.0
-LARGEST_BYTES: Assumed[Bytes] = 50 << 20
+FIRST_MINUTES_S: Assumed[Seconds] = 600.0
+LARGEST_FILE_BYTES: Assumed[Bytes] = 50 << 20
 """No line is added to a file of this size; from half of it on, lines are rare."""
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -139,7 +139,7 @@ def sample(folder: Path, parent: int, driver: GpuDriver) -> None:
     cpu = CpuShare()
     begun = due = time.monotonic()
     write_at = begun  # the first at once: a run may be short
-    pause: float | None = OFTEN_S
+    pause: float | None = FIRST_LINES_S
     while pause is not None and not _parent_ended(parent, due):
         lines.append(
             {"unix_ns": time.time_ns(), "load1": _load(), "cpu": cpu.since_last_time(), "gpus": driver.sample()}
@@ -156,11 +156,11 @@ def sample(folder: Path, parent: int, driver: GpuDriver) -> None:
 
 def interval(elapsed_s: float, size_bytes: int) -> float | None:
     """Seconds to the next line, from the age of the run and the size of the file; None: no further line."""
-    if size_bytes >= LARGEST_BYTES:
+    if size_bytes >= LARGEST_FILE_BYTES:
         return None
-    if size_bytes >= LARGEST_BYTES // 2:
+    if size_bytes >= LARGEST_FILE_BYTES // 2:
         return RARELY_S
-    return OFTEN_S if elapsed_s < OFTEN_FOR_S else SELDOM_S
+    return FIRST_LINES_S if elapsed_s < FIRST_MINUTES_S else SELDOM_S
 
 
 def _parent_ended(parent: int, due: float) -> bool:

@@ -24,7 +24,7 @@ from .cpu_load import CpuTimes, cpu_times, load_between
 from .digest import Digests
 from .environment import describe_gpu, describe_process, place_among_ranks
 from .first_models import FirstModels
-from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
+from .free_run_length import MOST_TIMED_STEPS, block_of, half_width, more_steps
 from .guard import guarded
 from .hooks import patch_backward, patch_loader
 from .memory import most_resident_bytes
@@ -45,13 +45,13 @@ QUIET_STEPS: Assumed[Steps] = 10
 """Steps without compilation that must pass before the stretch begins."""
 LONGEST_SETTLE: Assumed[Steps] = 400
 """After this many steps a training is timed even if it still compiles."""
-FEWEST_STEPS: Assumed[Steps] = 5
+FEWEST_STRETCH_STEPS: Assumed[Steps] = 5
 """Steps that a stretch must have to say anything."""
 STEPS_BEFORE_LOOKING: Assumed[Steps] = 20
 """Steps of a stretch before it is checked for the first time."""
-SHORTEST_NS: Assumed[WholeNs] = 1_500_000_000
-MOST_SHORT: Assumed[Steps] = 1000
-"""A stretch lasts at least SHORTEST_NS, if it may and if that takes no more than MOST_SHORT steps."""
+SHORTEST_STRETCH_NS: Assumed[WholeNs] = 1_500_000_000
+MOST_STRETCH_STEPS: Assumed[Steps] = 1000
+"""A stretch lasts at least SHORTEST_STRETCH_NS, if it may and if that takes no more than MOST_STRETCH_STEPS steps."""
 ARRIVED = ".arrived"
 """Suffix of a gate's name: the file says that a process waits there."""
 GATE_S: Assumed[Seconds] = 0.02
@@ -316,10 +316,10 @@ class TrialMeter:
         count, took_ns = len(self._free_ns), sum(self._free_ns)
         if self._steps or self._world > 1 or took_ns > self._seconds * 1e9:
             return 0
-        more = min(more_steps(self._free_ns, self._workers), MOST_STEPS - count)
-        shortest_ns = min(SHORTEST_NS, self._seconds * 1e9)
-        if took_ns < shortest_ns and count < MOST_SHORT:  # a brief disturbance must not dominate
-            more = max(more, min(math.ceil((shortest_ns - took_ns) * count / took_ns), MOST_SHORT - count))
+        more = min(more_steps(self._free_ns, self._workers), MOST_TIMED_STEPS - count)
+        shortest_ns = min(SHORTEST_STRETCH_NS, self._seconds * 1e9)
+        if took_ns < shortest_ns and count < MOST_STRETCH_STEPS:  # a brief disturbance must not dominate
+            more = max(more, min(math.ceil((shortest_ns - took_ns) * count / took_ns), MOST_STRETCH_STEPS - count))
         return more
 
     @property
@@ -334,7 +334,7 @@ class TrialMeter:
     # -- the end
 
     def _too_short(self) -> None:
-        if len(self._free_ns) >= FEWEST_STEPS:
+        if len(self._free_ns) >= FEWEST_STRETCH_STEPS:
             self._end_stretch()
             self.finish(None)
         else:

@@ -28,7 +28,7 @@ MOST_BYTES: Convention[Bytes] = 200_000
 """Largest size of the file; forks and ranks share it."""
 LONGEST_PATH: Convention[Characters] = 1000
 MOST_LOOKED_AT: Convention[Files] = 20_000
-LONGEST_S: Assumed[Seconds] = 0.5
+LOOKING_S: Assumed[Seconds] = 0.5
 """At the end of the run at most this many files of the working directory are checked, for at most this long."""
 _NO_ONES = ("/dev/", "/proc/", "/sys/")
 _SKIPPED = frozenset({".git", "__pycache__", ".venv", "node_modules"})
@@ -98,7 +98,7 @@ def changed_since(
     """
     import time
 
-    end, left, found = time.monotonic() + LONGEST_S, MOST_LOOKED_AT, []
+    end, left, found = time.monotonic() + LOOKING_S, MOST_LOOKED_AT, []
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _SKIPPED | without]
         for name in files:

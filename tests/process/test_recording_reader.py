@@ -117,7 +117,7 @@ def test_what_was_prepared_is_given_up_after_a_while(tmp_path: Path, monkeypatch
     reader.prepare()
     reader.look()
     os.kill(started[0], 0)
-    monkeypatch.setattr(recording_reader, "KEPT_S", -1.0)
+    monkeypatch.setattr(recording_reader, "PREPARED_FOR_S", -1.0)
     reader.let_go()
     reader.prepare()
     reader.look()

@@ -265,7 +265,7 @@ def test_rate_drops_and_the_file_is_bounded(elapsed_s, size_bytes, expected):
 
 def test_it_ends_when_the_file_is_full(run):
     with (run / runfile.TELEMETRY).open("wb") as file:
-        file.truncate(telemetry.LARGEST_BYTES)
+        file.truncate(telemetry.LARGEST_FILE_BYTES)
     process = telemetry.start(run)
     assert process is not None
     assert process.wait(60) == 0

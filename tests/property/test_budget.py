@@ -15,7 +15,7 @@ from gpuprof.diagnosis.mean_step.timed_steps import timed_steps
 from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
 from gpuprof.record.free_run_length import (
     AFTERMATH_NS,
-    MOST_STEPS,
+    MOST_TIMED_STEPS,
     PRECISE_MEAN,
     AfterWindows,
     block_of,
@@ -196,7 +196,7 @@ def test_a_short_stretch_continues_after_the_windows():
         after.add(now, ns)
         counted += steps > 8 and begun >= AFTERMATH_NS
         assert steps < 1000
-    assert 12 + counted >= MOST_STEPS or half_width(lumpy + lumpy * (counted // 12), 8) < 0.07 * 100 * MS
+    assert 12 + counted >= MOST_TIMED_STEPS or half_width(lumpy + lumpy * (counted // 12), 8) < 0.07 * 100 * MS
     assert not AfterWindows([20.0 * MS] * 10, 0, 0, 0).wants_more()
 
 
@@ -206,4 +206,4 @@ def test_the_stretch_ends_when_it_is_precise_or_long_enough():
     assert more_steps(lumpy, 4) > 0
     assert more_steps(lumpy * 20, 4) == 0, "200 steps are enough"
     assert more_steps([15_000.0 * MS, 6_000.0 * MS], None) == 0, "20 s are enough"
-    assert MOST_STEPS == 200 and PRECISE_MEAN == 0.05
+    assert MOST_TIMED_STEPS == 200 and PRECISE_MEAN == 0.05

@@ -37,7 +37,7 @@ def server(place: Path) -> Iterator[Path]:
     def answer(request: dict) -> dict:
         if "fail" in request:
             raise ValueError("no")
-        return {"asked": request} if "long" not in request else {"text": "x" * local_channel.MOST_BYTES}
+        return {"asked": request} if "long" not in request else {"text": "x" * local_channel.LARGEST_REQUEST_BYTES}
 
     made = local_channel.Server(answer)
     made.start()
@@ -80,7 +80,7 @@ def test_errors_and_long_answers_are_said(server: Path):
     with pytest.raises(local_channel.Refused):
         local_channel.ask(server, {"long": 1})
     with pytest.raises(local_channel.Refused):
-        local_channel.ask(server, {"text": "x" * local_channel.MOST_BYTES})
+        local_channel.ask(server, {"text": "x" * local_channel.LARGEST_REQUEST_BYTES})
 
 
 def test_a_silent_client_does_not_hold_it_for_long(server: Path, monkeypatch: pytest.MonkeyPatch):

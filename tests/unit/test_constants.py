@@ -8,7 +8,7 @@ from functools import cache
 
 from helpers.paths import ROOT
 
-from benchmarks.constants import STATUSES, VAGUE, Constant, constants, constants_of
+from benchmarks.constants import STATUSES, VAGUE, Constant, constants, constants_of, hidden, hidden_in
 from gpuprof import units
 from gpuprof.calibration.table import numbers
 
@@ -42,6 +42,31 @@ def test_every_name_says_what_it_bounds():
     """In the calibration table as well: the code that uses a number of it names the table, not the subject."""
     assert [f"{one.path}:{one.line} {one.name}" for one in own_numbers() if one.is_vague] == []
     assert [name for name in numbers() if name.partition(".")[2] in VAGUE] == []
+
+
+def test_no_fraction_that_decides_stands_in_code_without_a_name():
+    assert list(hidden()) == [], "give it a name, a unit and a status at the top of its module"
+
+
+def test_a_fraction_in_code_is_found():
+    source = """
+KNOWN: Assumed[dict[str, Share]] = {"a": 0.3}
+TABLE = (("a", calibrated.A.value, 0.05),)
+PAGE = Page(text=f"{calibrated.A.value:.2g}")
+def f(x: float, most: float = 1.0) -> float:
+    'Takes 0.7 of it.'
+    if x < 0.3 or x / 1e9 > KNOWN["a"]:
+        return 1.05 * x
+    return g(x, host=0.9) if x else -0.2
+"""
+    assert [line for line, _ in hidden_in(source)] == [3, 7, 8, 9, 9]
+
+
+def test_a_bound_of_nothing_is_vague():
+    names = {"LEAST_BYTES": "Assumed", "MOST_ROWS": "Convention", "LEAST_COPIED_BYTES": "Assumed", "MOST": "Convention"}
+    source = "\n".join(f"{name}: {status}[Bytes] = 3" for name, status in names.items())
+    found = constants_of(source, "gpuprof/replay/x.py")
+    assert [one.name for one in found if one.is_vague] == ["LEAST_BYTES", "MOST"]
 
 
 def test_only_numbers_count_as_made_from_the_table():

@@ -26,7 +26,7 @@ from gpuprof.record.recording_reader import RUNNING
 from gpuprof.record.redact import redact
 from gpuprof.record.signed import (
     DIGEST,
-    LARGEST_BYTES,
+    LARGEST_MESSAGE_BYTES,
     NOTE,
     PLAN,
     TOKEN,
@@ -88,9 +88,9 @@ def test_a_message_of_another_rank_recording_or_token_does_not_verify():
 def test_sizes_are_bounded(tmp_path: Path):
     number = number_of(KEY, new_call(KEY))
     with pytest.raises(ValueError, match="is too large"):
-        seal(KEY, number, Message(1, DIGEST, bytes(LARGEST_BYTES + 1)))
+        seal(KEY, number, Message(1, DIGEST, bytes(LARGEST_MESSAGE_BYTES + 1)))
     with pytest.raises(NotVerified):
-        unseal(KEY, number, 1, bytes(32) + DIGEST + bytes(LARGEST_BYTES + 1))
+        unseal(KEY, number, 1, bytes(32) + DIGEST + bytes(LARGEST_MESSAGE_BYTES + 1))
     mailbox = FolderMailbox(tmp_path, "job")
     mailbox.put("rank1", bytes(100))
     assert mailbox.has("rank1") and not mailbox.has("rank2")
@@ -230,7 +230,7 @@ def test_a_forged_message_is_dropped_with_one_line(tmp_path: Path, capfd):
     mailbox = FolderMailbox(tmp_path / "shared", "--")
     forged = seal(key_of("not the secret of this job"), bytes(16), Message(1, DIGEST, b"x"))
     mailbox.put("rank1", forged)
-    mailbox.put("rank2", bytes(LARGEST_BYTES + 100))
+    mailbox.put("rank2", bytes(LARGEST_MESSAGE_BYTES + 100))
     said = exchange(nodes, [0], capfd)
     assert said == "".join(
         f"gpuprof: a message in the name of rank {rank} does not verify and was dropped\n" for rank in (1, 2)

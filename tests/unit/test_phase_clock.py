@@ -11,7 +11,7 @@ from helpers.cpu_time import times_as_long
 
 import gpuprof
 from gpuprof.record.decode_window import FEWEST_PASSES, MOST_PASSES, SHORT_LOOP_PASSES, DecodeWindow
-from gpuprof.record.free_run_length import MOST_STEPS
+from gpuprof.record.free_run_length import MOST_TIMED_STEPS
 from gpuprof.record.phase_clock import PhaseClock
 from gpuprof.record.phase_patches import PhasePatches, completion_lengths
 from gpuprof.record.schedule import iterations_left, of_iterations, plan
@@ -219,7 +219,7 @@ def test_iterations_of_4_s_have_a_verdict_within_a_minute():
 
 def test_iterations_are_timed_for_so_long_at_most():
     assert [iterations_left(4.0, timed) for timed in (0.0, 8.0, 12.0, 13.0, 30.0)] == [4, 2, 1, 0, 0]
-    assert iterations_left(0.5, 30.0) == MOST_STEPS  # short ones are treated like any other steps
+    assert iterations_left(0.5, 30.0) == MOST_TIMED_STEPS  # short ones are treated like any other steps
 
 
 def test_stages_hold_whole_iterations():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.record.sampling import FEWEST_STEPS, fewer_steps
+from gpuprof.record.sampling import FEWEST_SAMPLED_STEPS, fewer_steps
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from gpuprof.record.sampling import FEWEST_STEPS, fewer_steps
         (50, 0.002, 0, 50),  # more follow until it is long enough
         (25, 0.2, 0, 20),
         (10, 0.9, 0, 5),
-        (4, 4.5, 0, FEWEST_STEPS),
+        (4, 4.5, 0, FEWEST_SAMPLED_STEPS),
         (8, 0.9, 8, 8),  # an iteration of eight optimizer steps
         (2, 0.0, 0, 2),
     ],

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.result.fix import Code, call
@@ -34,7 +34,7 @@ from gpuprof.units import Assumed, Elements, Ops, Times
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 LOW_RANK_RATIO: Assumed[Times] = 4
 """Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672
@@ -117,7 +117,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer casts, if only the side with more of them has the finding."""
     kind = ("cast/copy",)
     pieces = kernel_counts(a, b, kind, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_WORK_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "casts around the adapters",

@@ -23,12 +23,12 @@ from gpuprof.units import Assumed, Convention, Entries, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST_SHARE: Assumed[Share] = 0.02
+LEAST_ADAPTER_SHARE: Assumed[Share] = 0.02
 """Smallest share of the step's CPU or GPU work for which a part of the adapters is worth leaving out."""
 LEAST_LEFT_OUT: Assumed[Share] = 0.2
 """Smallest share of the step's work, on the CPU or on the GPU, in the adapters that would be left out. The model may
 learn less without them, which is not worth a smaller gain."""
-MOST_KEPT: Assumed[Share] = 0.6
+MOST_ON_QUERIES_AND_VALUES: Assumed[Share] = 0.6
 """Largest share of adapters on queries and values for a proposal: with more, leaving out the others saves little."""
 QUERIES_AND_VALUES: Convention[tuple[tuple[str, str], ...]] = (
     ("q_proj", "v_proj"), ("query", "value"), ("q", "v"), ("to_q", "to_v"), ("q_lin", "v_lin"),
@@ -119,7 +119,7 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     if names is None:
         return
     share = sum(adapted[name] for name in names) / sum(adapted.values())
-    if share > MOST_KEPT or _is_small(case, found.nodes, LEAST_LEFT_OUT / (1 - share)):
+    if share > MOST_ON_QUERIES_AND_VALUES or _is_small(case, found.nodes, LEAST_LEFT_OUT / (1 - share)):
         return
     others = [name for name in adapted if name not in names]
     text = (
@@ -138,7 +138,7 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     )
 
 
-def _is_small(case: Analysis, nodes: Mask, share: float = LEAST_SHARE) -> bool:
+def _is_small(case: Analysis, nodes: Mask, share: float = LEAST_ADAPTER_SHARE) -> bool:
     """Whether these nodes are a negligible share of both the CPU's and the GPU's work."""
     ns, gpu = case.graph.duration_ns, case.graph.on_gpu
     least = share * case.step_ns * case.steps

@@ -31,7 +31,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.trace import F64, Mask
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 BETWEEN = ("elementwise", "cast/copy", "dropout")
 """Categories of kernels between matrix multiplications that take their inputs' format."""
+BYTES_WITH_RESULT: Assumed[Ratio] = 1.5
+"""Bytes of two operands and a result over those of the operands, if it is as large as one of them."""
 LEAST_MATMUL_SHARE: Assumed[Share] = 0.05
 """Smallest share of GPU time of such matrix multiplications for a proposal."""
 SCALED = joined(
@@ -189,7 +191,9 @@ def _work(case: Analysis, roof: Roofline, level: int) -> tuple[F64, F64]:
         return flops, moved
     reached = roof.ceilings.flops["fp32"] * calibrated.AUTOCAST_FP32_REACHED.rising[level]
     took_s = (gpu.end_ns - gpu.start_ns).clip(0) / 1e9
-    return np.where(typed, took_s * reached, flops), np.where(typed, 1.5 * operand_bytes(case, typed), moved)
+    return np.where(typed, took_s * reached, flops), np.where(
+        typed, BYTES_WITH_RESULT * operand_bytes(case, typed), moved
+    )
 
 
 def _attention(case: Analysis, roof: Roofline) -> Mask:

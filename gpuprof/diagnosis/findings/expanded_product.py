@@ -32,7 +32,7 @@ EXPANDS_TIMES: Assumed[Times] = 8
 """Smallest ratio of the expanded tensor's elements to the larger operand's; with less it is a mask or a bias."""
 MOST_OPS: Assumed[Ops] = 4
 """Most ops on the expanded tensor before it is summed up."""
-SHORTEST_NS: Assumed[Ns] = 10_000.0
+SHORTEST_MATMUL_NS: Assumed[Ns] = 10_000.0
 """Shortest time of a matrix multiplication, including laying out its operands, ns."""
 _SUMS = frozenset({"aten::sum", "aten::mean", "aten::linalg_vector_norm", "aten::norm"})
 _VIEWS = frozenset({"aten::unsqueeze", "aten::expand", "aten::view", "aten::reshape", "aten::slice", "aten::transpose"})
@@ -55,7 +55,7 @@ the next op on it; or a difference that is squared and summed up. With their bac
     gain=f"""
 The ops and their backward pass become one matrix multiplication forward and two backward, each
 {calibrated.EXPANDED_LEFT.value:g} times ({calibrated.EXPANDED_LEFT.low:g} to {calibrated.EXPANDED_LEFT.high:g},
-assumed) its time at the GPU's rate for this type, and at least {us(SHORTEST_NS)} µs.
+assumed) its time at the GPU's rate for this type, and at least {us(SHORTEST_MATMUL_NS)} µs.
 """,
     wrong=f"""
 Distances by a matrix multiplication round differently where two points are close to each other. Where something else
@@ -100,7 +100,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     pieces = np.tile([1, 2], (count, 1)).T.ravel()
 
     def change(level: int):
-        each = np.maximum(calibrated.EXPANDED_LEFT.rising[level] * 2 * found.elements / rate * 1e9, SHORTEST_NS)
+        each = np.maximum(calibrated.EXPANDED_LEFT.rising[level] * 2 * found.elements / rate * 1e9, SHORTEST_MATMUL_NS)
         wanted = np.minimum(np.concatenate([each, 2 * each]), before)
         return partial(with_replacement, replacement=replacement_of(graph, group, host_ns, wanted, pieces))
 

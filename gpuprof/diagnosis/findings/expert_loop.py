@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS, ExpertLoops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.result.fix import environment
@@ -117,7 +117,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     grouped, single = kernel_counts(a, b, ("grouped_gemm",)), kernel_counts(a, b, ("gemm",), PASSES)
     # If they use other kernels than grouped matmuls, only the finding shows the loop.
     looped = (a if single.a > single.b else b).finding(PAGE.id) is not None
-    if (grouped.largest > 0 and grouped.fell(least=0.0) and single.fell(to=MOST_LEFT)) or (looped and single.fell()):
+    if (grouped.largest > 0 and grouped.fell(least=0.0) and single.fell(to=MOST_WORK_LEFT)) or (
+        looped and single.fell()
+    ):
         yield Candidate(
             PAGE.id,
             "experts computed together",

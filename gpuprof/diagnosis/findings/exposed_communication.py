@@ -15,8 +15,8 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import Code, Fix, call, code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
+from gpuprof.replay.split_collectives import estimate_transfers, waiting
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.tracefile.trace import F64, Mask
@@ -25,7 +25,7 @@ from gpuprof.units import MB, Assumed, Convention, Copies, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-WORTH_SHARE: Assumed[Share] = 0.03
+LEAST_EXPOSED_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step of exposed transfers: with less, the fix would gain less than the noise of a step."""
 FEWEST_BUCKETS: Assumed[Copies] = 4
 """Fewest exchanges per step; with fewer, each waits for most of the gradients and has little left to overlap with."""
@@ -45,9 +45,9 @@ only at the end of the backward pass, weights that are requested only when they 
 exchanged after every micro-step of an accumulation.
 """,
     detected=f"""
-In the replayed step, the time in which a collective transfers data and no kernel runs, at least {percent(WORTH_SHARE)}
-% of the step. Waiting for a late peer is not transfer: that is covered by comparing the ranks. All-reduces in more than
-one backward pass of a step are counted separately.
+In the replayed step, the time in which a collective transfers data and no kernel runs, at least
+{percent(LEAST_EXPOSED_SHARE)} % of the step. Waiting for a late peer is not transfer: that is covered by comparing the
+ranks. All-reduces in more than one backward pass of a step are counted separately.
 """,
     gain=f"""
 {percent(calibrated.HIDDEN.value)} % of the exposed transfers are hidden behind computation
@@ -73,7 +73,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     exposed = _exposed_share(case, transfers)
     exposed_ns = case.per_step(float((graph.duration_ns * exposed)[transfers].sum()))
-    if exposed_ns < WORTH_SHARE * case.step_ns:
+    if exposed_ns < LEAST_EXPOSED_SHARE * case.step_ns:
         return
     sharded = _named(case, collective, ("AllGather", "ReduceScatter"))
     between = _between_micro_steps(case, collective & _named(case, collective, ("AllReduce",)))

@@ -21,7 +21,7 @@ from gpuprof.units import Assumed, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST_SHARE: Assumed[Share] = 0.02
+LEAST_CASTS_SHARE: Assumed[Share] = 0.02
 """Smallest share of the step, on the CPU or on the GPU, that such casts take for a proposal."""
 
 PAGE = Page(
@@ -36,7 +36,7 @@ of weights, and inputs that are in 16 bits already.
 """,
     detected=f"""
 In `aten::linear`, `aten::matmul` and convolutions, copies from fp32 to a 16-bit format with the shape of the weight,
-which autograd does not record, if they take {percent(LEAST_SHARE)} % of the step on the CPU or on the GPU.
+which autograd does not record, if they take {percent(LEAST_CASTS_SHARE)} % of the step on the CPU or on the GPU.
 Needs recorded shapes and the ranges of autograd's engine.
 """,
     gain="""
@@ -60,7 +60,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     took = [
         case.per_step(float(graph.duration_ns[found.weights & side].sum())) for side in (graph.on_gpu, ~graph.on_gpu)
     ]
-    if max(took) < LEAST_SHARE * case.step_ns:
+    if max(took) < LEAST_CASTS_SHARE * case.step_ns:
         return
     shape = " × ".join(f"{side:,}" for side in found.largest)
     text = (

@@ -30,7 +30,7 @@ from gpuprof.diagnosis.detect.gpu.fused_sequences import (
 )
 from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code, joined
@@ -62,7 +62,7 @@ LIGER_PARTS = (
     ("rope", "liger_rotary_pos_emb"),
 )
 """Kind of sequence → Liger's module that computes it in one kernel."""
-WORTH_SHARE: Assumed[Share] = 0.03
+LEAST_FUSABLE_SHARE: Assumed[Share] = 0.03
 """Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
 need torch.compile or CUDA graphs."""
 OWN_KERNELS = "activations"
@@ -94,9 +94,9 @@ Sequences of forward ops: a mean and `rsqrt` with the multiplications that follo
 `cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
 result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least
-{percent(WORTH_SHARE)} % of the GPU's time. In any model, activations that are written out: GELU by `tanh` or `erf`,
-`x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`. Where a faster CPU gains more than a faster
-GPU, only the removed launches gain time: Liger's kernels are then listed under *Worth trying*.
+{percent(LEAST_FUSABLE_SHARE)} % of the GPU's time. In any model, activations that are written out: GELU by `tanh` or
+`erf`, `x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`. Where a faster CPU gains more than a
+faster GPU, only the removed launches gain time: Liger's kernels are then listed under *Worth trying*.
 """,
     gain=f"""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) that
@@ -132,7 +132,7 @@ def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
         some = _of_pieces(found, names)
         fused, graph = Fused(case, some), case.graph
         share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())
-        if share >= WORTH_SHARE:
+        if share >= LEAST_FUSABLE_SHARE:
             yield _proposal(case, some, fused, share, names, alone)
             return
 
@@ -303,7 +303,7 @@ ABSENT = Absent("Liger kernels", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Fewer elementwise kernels, if only the side with more of them has the finding."""
     pieces = kernel_counts(a, b, CATEGORIES, PASSES)
-    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_LEFT) and alike_compiled(a, b):
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=MOST_WORK_LEFT) and alike_compiled(a, b):
         yield Candidate(
             PAGE.id,
             "fused elementwise kernels",

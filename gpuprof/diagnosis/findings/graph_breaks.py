@@ -33,7 +33,7 @@ from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST_LEFT: Assumed[Share] = 0.3
+LEAST_LAUNCHING_LEFT: Assumed[Share] = 0.3
 """Smallest share that remains of what generated code takes the CPU to launch kernels."""
 MOST_SHOWN: Convention[Entries] = 4
 """Most breaks that are named."""
@@ -208,7 +208,7 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
             duration[one.eager & ~one.library] *= calibrated.FUSED.rising[way]
             body = one.call >= 0
             took = np.bincount(one.call[body], weights=kept[body])
-            less = np.minimum(calibrated.FUSED_LAUNCHES.falling[way] * one.launch_ns, (1 - LEAST_LEFT) * took)
+            less = np.minimum(calibrated.FUSED_LAUNCHES.falling[way] * one.launch_ns, (1 - LEAST_LAUNCHING_LEFT) * took)
             duration[body] *= (1 - less / np.maximum(took, 1.0))[one.call[body]]
         return graph.with_durations(duration)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LEAST_PREPARING_SHARE: Assumed[Share] = 0.05
 """Smallest share of the step of preparing samples for a fix."""
-LEFT_SHARE: Assumed[tuple[Share, Share, Share]] = (0.01, 0.05, 0.2)
+STAYS_ON_THREAD: Assumed[tuple[Share, Share, Share]] = (0.01, 0.05, 0.2)
 """Share of the time that remains on the thread, for fetching prepared samples."""
 WORKER_SLOWER: Assumed[Ratio] = 1.25
 """Factor on preparing in a separate process, which has to hand over its results."""
@@ -69,13 +69,13 @@ prepares batches itself, for at least {percent(LEAST_PREPARING_SHARE)} % of the 
 model's outputs does not count (see `offload`), nor do tables that it computes at each call (see `rebuilt_constants`).
 """,
     gain=f"""
-{percent(LEFT_SHARE[1])} % ({percent(LEFT_SHARE[0])} to {percent(LEFT_SHARE[2])} %) of that time is left, for fetching
-what was prepared. The step is never shorter than what the workers take: {WORKER_SLOWER:g} times the present time
-divided by their number. An op that makes random numbers becomes one launch ({us(calibrated.RANDOM_LAUNCH_NS.low)} to
-{us(calibrated.RANDOM_LAUNCH_NS.high)} µs, assumed); the prediction keeps the copy to the GPU, although it is no longer
-needed. Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g} ({calibrated.PREPARED_ONCE.low:g} to
-{calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). It is likely, not certain, that this is possible
-({calibrated.ONCE_ODDS.value:g}, assumed): it is listed under *Worth trying*.
+{percent(STAYS_ON_THREAD[1])} % ({percent(STAYS_ON_THREAD[0])} to {percent(STAYS_ON_THREAD[2])} %) of that time is left,
+for fetching what was prepared. The step is never shorter than what the workers take: {WORKER_SLOWER:g} times the
+present time divided by their number. An op that makes random numbers becomes one launch
+({us(calibrated.RANDOM_LAUNCH_NS.low)} to {us(calibrated.RANDOM_LAUNCH_NS.high)} µs, assumed); the prediction keeps the
+copy to the GPU, although it is no longer needed. Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g}
+({calibrated.PREPARED_ONCE.low:g} to {calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). It is likely,
+not certain, that this is possible ({calibrated.ONCE_ODDS.value:g}, assumed): it is listed under *Worth trying*.
 """,
     wrong="""
 A single request still waits for its own preparation: the gain is in throughput. Without recorded Python stacks,
@@ -124,9 +124,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
             + " before the training, or in __getitem__, and "
             + (case.stack.setting({"dataloader_num_workers": workers}) or call("DataLoader", ..., num_workers=workers)),
         ),
-        change=partial(scaled, nodes=nodes, factor=LEFT_SHARE[1]),
-        best=partial(scaled, nodes=nodes, factor=LEFT_SHARE[0]),
-        worst=partial(scaled, nodes=nodes, factor=LEFT_SHARE[2]),
+        change=partial(scaled, nodes=nodes, factor=STAYS_ON_THREAD[1]),
+        best=partial(scaled, nodes=nodes, factor=STAYS_ON_THREAD[0]),
+        worst=partial(scaled, nodes=nodes, factor=STAYS_ON_THREAD[2]),
         least_ns=WORKER_SLOWER * took_ns / workers,
     )
 

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, call
@@ -23,13 +23,15 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled, without_resource
-from gpuprof.units import Convention, Workers
+from gpuprof.units import Assumed, Convention, Ratio, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.diagnosis.mean_step.run_budget import Feed
 
+SPARE_WORKERS: Assumed[Ratio] = 1.5
+"""Batches that the proposed workers can make, per batch that the training takes."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
@@ -91,7 +93,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     else:
         batch_ns = input_ns * calibrated.SLOWER_BESIDE_OTHERS.value
         counts = [n for n in WORKER_COUNTS if cpus is None or n <= cpus] or [1]
-        wanted = next((n for n in counts if n * max(rest, 1.0) >= 1.5 * batch_ns), counts[-1])
+        wanted = next((n for n in counts if n * max(rest, 1.0) >= SPARE_WORKERS * batch_ns), counts[-1])
         # With a GPU, the training itself uses one core.
         least_ns = max(batch_ns / wanted, least_on_cores(_cpu_ns(case, input_ns), rest, cpus))
     number = Code("num_workers * 2") if wanted is None else wanted
@@ -170,7 +172,7 @@ ABSENT = Absent("more DataLoader workers", _absent)
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """A GPU that waits less for its batches."""
     waits = idle_ns(a, b, "input")
-    if waits.fell(to=MOST_LEFT, least=long_wait_ns(a, b)):
+    if waits.fell(to=MOST_WORK_LEFT, least=long_wait_ns(a, b)):
         yield Candidate(
             PAGE.id,
             "waiting for data",

@@ -23,12 +23,14 @@ from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Convention, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.result.finding_model import Evidence
 
+ONE_IN_BELOW: Convention[Share] = 0.2
+"""Smaller shares are written as 1 in N."""
 MOST_USEFUL: Assumed[Share] = 0.6
 """Largest useful share of a row's scores for a proposal: lengths within one batch differ by as much."""
 RATES = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
@@ -187,7 +189,7 @@ def _left(case: Analysis, rows: Mask, useful: float, level: int) -> F64:
 
 
 def _part(useful: float) -> str:
-    return f"1 in {1 / useful:,.0f}" if useful < 0.2 else f"{100 * useful:.0f} %"
+    return f"1 in {1 / useful:,.0f}" if useful < ONE_IN_BELOW else f"{100 * useful:.0f} %"
 
 
 def _fix(case: Analysis) -> Fix:

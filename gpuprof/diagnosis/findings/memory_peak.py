@@ -29,7 +29,7 @@ from gpuprof.units import Assumed, Bytes, Convention, Elements, Published, Ratio
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.projection.memory.activations import RecordedPeak
-    from gpuprof.projection.memory.memory import RecordedMemory, Trained
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory, Trained
 
 REPEATED_FORWARD: Assumed[tuple[Ratio, Ratio, Ratio]] = (0.85, 1.0, 1.1)
 """What checkpointing adds, as a share of the forward pass, at best, as expected, at worst: it repeats neither head nor
@@ -41,6 +41,8 @@ STATE_MOVED: Published[dict[str, Bytes]] = {
 }
 """bitsandbytes' optimizers, which update tensor by tensor → bytes per parameter of state that is read and written."""
 HALF_OF_LAYERS: Convention[Share] = 0.5
+LEAST_WIDE_STATE: Assumed[Share] = 0.9
+"""Smallest state, as a share of twice the bytes in 8 bits, that is not in 8 bits yet."""
 PAGED_STATE_BYTES: Published[Ratio] = 8.0
 """Bytes per parameter of two moments in single precision, in which bitsandbytes keeps those that are not in 8 bits."""
 LEAST_PAGED: Published[Elements] = 100_000
@@ -131,7 +133,7 @@ def _optimizer(memory: RecordedMemory) -> list[MemoryFix]:
     if trained.adam:
         eight_bytes = calibrated.EIGHT_BIT_STATE.value * trained.parameters
         rounded = "the optimizer's state is rounded"
-        wide = trained.state_bytes > 2 * eight_bytes * 0.9
+        wide = trained.state_bytes > 2 * eight_bytes * LEAST_WIDE_STATE
         if wide:
             eight = changes.eight_bit_state(trained.state_bytes, trained.parameters)
             found.append(MemoryFix("eight_bit_optimizer", "8-bit optimizer", eight, rounded, replaces=OPTIMIZER))

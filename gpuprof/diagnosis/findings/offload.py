@@ -27,7 +27,7 @@ from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, F64, Mask
-from gpuprof.units import Assumed, Convention, Ratio, Steps
+from gpuprof.units import Assumed, Convention, Ratio, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -42,6 +42,8 @@ _MOMENTS_BYTES: Convention[Ratio] = 8.0
 _MOMENTS_TRAFFIC: Convention[Ratio] = 16.0
 """Bytes per parameter of two moments in 32 bits, and those that a step reads and writes of them; in 8 bits a
 quarter."""
+EIGHT_BIT_MOMENTS: Convention[Share] = 0.25
+"""Bytes of moments in 8 bits over those in fp32."""
 PAGING_SLOWER: Assumed[Ratio] = 3.0
 """Kernels of a paged optimizer that take this many times what they should wait for pages."""
 
@@ -211,7 +213,7 @@ def _unpaged(case: Analysis) -> Iterator[Proposal]:
     graph = case.graph
     nodes = graph.on_gpu & (graph.phase == OPTIMIZER)
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
-    eighth = 0.25 if "8bit" in name else 1.0
+    eighth = EIGHT_BIT_MOMENTS if "8bit" in name else 1.0
     needed = float(optimizer.get("state_bytes") or 0) or trained * _MOMENTS_BYTES * eighth
     rate = case.roofline.ceilings.memory_bytes_per_s
     best, usual, worst = (

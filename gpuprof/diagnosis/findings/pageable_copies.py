@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.cpu.offloaded import Kind, find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, idle_ns, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-LEAST_BYTES: Assumed[Bytes] = 1 << 20
+LEAST_COPIED_BYTES: Assumed[Bytes] = 1 << 20
 """Fewest bytes that a step copies for a proposal; with less, a copy takes no longer than a small kernel."""
 
-MOST_SMALL_BYTES: Assumed[Bytes] = 1 << 16
+SMALL_COPY_BYTES: Assumed[Bytes] = 1 << 16
 """Largest copy that counts as small: of indices, a mask, a few numbers."""
-FEWEST_SMALL: Assumed[Launches] = 8
+FEWEST_SMALL_COPIES: Assumed[Launches] = 8
 """Fewest small copies per pass for a proposal: a batch has a few tensors."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
-MUCH_BYTES: Assumed[Bytes] = 1_000_000
+COPIES_DIFFER_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
 
@@ -57,9 +57,9 @@ the CPU meanwhile. From pinned memory the GPU fetches the data itself at the ful
 """,
     detected=f"""
 Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
-it is replayed with pinned ones. Small tensors: at least {FEWEST_SMALL} such copies a pass of at most 64 KiB each,
-within forward or backward passes. Each waits for all that was launched before it, so that the CPU cannot run ahead.
-Copies to pageable memory of at least 1 MiB, unless the CPU computes with what is copied: for that
+it is replayed with pinned ones. Small tensors: at least {FEWEST_SMALL_COPIES} such copies a pass of at most 64 KiB
+each, within forward or backward passes. Each waits for all that was launched before it, so that the CPU cannot run
+ahead. Copies to pageable memory of at least 1 MiB, unless the CPU computes with what is copied: for that
 [offload](offload.md) has a fix. Weights, states and activations that are kept in host memory count both ways.
 """,
     gain=f"""
@@ -91,10 +91,10 @@ def _small(case: Analysis) -> Iterator[Proposal]:
     """Proposes to make small tensors on the GPU, or only once, instead of copying them again and again."""
     trace, graph, links = case.trace, case.graph, case.timeline.links
     rows = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
-    rows &= (trace.gpu.bytes >= 0) & (trace.gpu.bytes <= MOST_SMALL_BYTES) & (links.op >= 0)
+    rows &= (trace.gpu.bytes >= 0) & (trace.gpu.bytes <= SMALL_COPY_BYTES) & (links.op >= 0)
     copies = case.nodes_of_gpu(rows) & graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
     count = case.per_step(int(copies.sum()))
-    if count < FEWEST_SMALL * (micro_batches(case) or 1):
+    if count < FEWEST_SMALL_COPIES * (micro_batches(case) or 1):
         return
     rows = np.zeros(len(rows), bool)
     rows[graph.gpu_row[copies]] = True
@@ -151,7 +151,7 @@ def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask)
     graph = case.graph
     sizes = _sizes(case)
     moved, to_gpu = (float(sizes[mask].sum()) / graph.steps for mask in (copies, copies & up))
-    if moved < LEAST_BYTES:
+    if moved < LEAST_COPIED_BYTES:
         return
     took = case.per_step(float(graph.duration_ns[copies].sum()))
     way = "to the GPU from" if to_gpu == moved else "to" if not to_gpu else "between the GPU and"
@@ -276,8 +276,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     took = quantity(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_copying(cell)))
     pageable = quantity(a, b, lambda side: side.counts.pageable_bytes)
     waits, least = idle_ns(a, b, "transfer"), long_wait_ns(a, b)
-    waited = waits.fell(to=MOST_LEFT, least=least) or advised(a, b, PAGE.id, took)
-    if pageable.fell(least=MUCH_BYTES) or (waited and took.fell(to=MOST_LEFT, least=least)):
+    waited = waits.fell(to=MOST_WORK_LEFT, least=least) or advised(a, b, PAGE.id, took)
+    if pageable.fell(least=COPIES_DIFFER_BYTES) or (waited and took.fell(to=MOST_WORK_LEFT, least=least)):
         yield Candidate(
             PAGE.id,
             "copies that block the CPU",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
 
-FEWEST_STEPS: Assumed[Steps] = 4
+FEWEST_RECORDED_STEPS: Assumed[Steps] = 4
 """Fewest recorded steps in which a rare one is recognised; with fewer none is usual."""
 EXPLAINED_SHARE: Assumed[Share] = 0.5
 """Smallest share of a long step's additional time that must be saving, evaluating or logging: its batch may also just
@@ -75,7 +75,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.budget is not None and case.budget.source == "free":
         yield from _timed(case, case.budget)
         return
-    if graph.steps < FEWEST_STEPS:
+    if graph.steps < FEWEST_RECORDED_STEPS:
         return
     each = case.schedule.each_ns
     median, mean = float(np.median(each)), float(each.mean())

@@ -35,7 +35,7 @@ FEWEST_LOOKUPS: Assumed[Entries] = 4
 """Fewest lookups with the same sizes in a forward pass for layers to repeat one."""
 LEAST_EACH: Assumed[Ratio] = 64.0
 """Fewest indices for each row of the table: positions have many, words few."""
-LEAST_SHARE: Assumed[Share] = 0.03
+LEAST_LOOKUPS_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step in repeated lookups for a proposal."""
 STAYING_SHARE: Assumed[tuple[Share, Share, Share]] = (0.05, 0.1, 0.4)
 """Share of the removed lookups' time that stays, at best, as expected, at worst: gradients of the shared result are
@@ -55,8 +55,8 @@ many pairs have the same distance, each distance can be looked up once and then 
     detected=f"""
 A table is looked up (`aten::embedding`) with at least {LEAST_EACH:g} indices for each row, at least {FEWEST_LOOKUPS}
 times with the same sizes in a forward pass, and twice as often as any other table. At most half as many gradients of
-the table's size are accumulated, which means that layers share it. The lookups take at least {percent(LEAST_SHARE)} %
-of the step. Not detected without shapes.
+the table's size are accumulated, which means that layers share it. The lookups take at least
+{percent(LEAST_LOOKUPS_SHARE)} % of the step. Not detected without shapes.
 """,
     gain=f"""
 All but the first lookup of each forward pass are removed with their backward passes; {percent(STAYING_SHARE[1])} % of
@@ -90,7 +90,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     nodes &= ~graph.waits
     ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
     host = case.per_step(float(graph.duration_ns[nodes & ~graph.on_gpu].sum()))
-    if max(ns, host) < LEAST_SHARE * case.step_ns:
+    if max(ns, host) < LEAST_LOOKUPS_SHARE * case.step_ns:
         return
     text = (
         f"a table of {found.rows:,} rows is looked up {found.times} times {case.unit.a} for {found.indices:,} indices:"

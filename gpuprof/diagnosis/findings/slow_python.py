@@ -18,11 +18,13 @@ from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Convention, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
+ONE_STRETCH_BELOW: Convention[Ratio] = 1.5
+"""Fewer stretches per step on average are written as one."""
 LEAST_PYTHON_SHARE: Assumed[Share] = 0.05
 """Smallest share of the step in such stretches for a proposal."""
 PAGE = Page(
@@ -63,7 +65,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if took < LEAST_PYTHON_SHARE * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
         return
     count = case.per_step(float(nodes.sum()))
-    times = "a stretch" if count < 1.5 else f"{count:,.0f} stretches"
+    times = "a stretch" if count < ONE_STRETCH_BELOW else f"{count:,.0f} stretches"
     text = (
         f"{times} of Python {case.unit.a} in no op and no call: {duration(took)} on the thread that launches the work"
     )

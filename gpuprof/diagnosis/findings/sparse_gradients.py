@@ -32,7 +32,7 @@ MOST_TOUCHED: Assumed[Share] = 0.1
 """Largest share of a table's rows that a step looks up for sparse gradients to gain."""
 FEWEST_ELEMENTS: Assumed[Elements] = 10_000_000
 """Fewest elements of a table; passes over smaller ones take no longer than launches."""
-LEAST_SHARE: Assumed[Share] = 0.03
+LEAST_DENSE_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step in dense gradients for a proposal."""
 TOUCHED_PASSES: Assumed[tuple[float, float, float]] = (1.0, 3.0, 8.0)
 """Time of a pass over the touched rows / their share of a dense pass, at best, as expected, at worst: they are
@@ -56,9 +56,9 @@ gradients (`torch.optim.SparseAdam`, `SGD`, `Adagrad`) updates only those.
     detected=f"""
 `aten::embedding_dense_backward` runs for tables of 10 million elements or more that have at least ten times as many
 rows as there are indices, and that no matrix multiplication uses (the tied head of a language model does). Together
-with the optimizer's passes over these tables it takes at least {percent(LEAST_SHARE)} % of the step. The optimizer's
-time is divided by the elements of the tensors in its lists; where these are not recorded, only filling the gradient
-counts. Not detected without shapes.
+with the optimizer's passes over these tables it takes at least {percent(LEAST_DENSE_SHARE)} % of the step. The
+optimizer's time is divided by the elements of the tensors in its lists; where these are not recorded, only filling the
+gradient counts. Not detected without shapes.
 """,
     gain=f"""
 Fills of the whole gradient, and the optimizer's work on the tables, become passes over the touched rows: their share of
@@ -90,7 +90,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     graph = case.graph
     gone = graph.duration_ns * (1.0 - found.left[1])
-    if case.per_step(float(gone.sum())) < LEAST_SHARE * case.step_ns:
+    if case.per_step(float(gone.sum())) < LEAST_DENSE_SHARE * case.step_ns:
         return
     nodes = found.left[1] < 1.0
     text = (

@@ -27,7 +27,7 @@ from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.detect.loops.tensor_loops import HOST, LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
-from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_LEFT, quantity
+from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_WORK_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
@@ -285,7 +285,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     waits = quantity(a, b, lambda side: side.counts.syncs)
     # A single wait per step may be all that keeps the CPU from running ahead; the findings know whether it did.
     found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
-    if found or waits.fell(to=MOST_LEFT, least=FEWEST_A_STEP / 2):
+    if found or waits.fell(to=MOST_WORK_LEFT, least=FEWEST_A_STEP / 2):
         # A CPU that no longer waits also launches ahead: that saves idle time with the causes launch and python.
         weight = max(waits.difference, 1.0)
 

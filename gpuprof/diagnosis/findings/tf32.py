@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import NEGLIGIBLE_CHANGE, Absent, Page, Proposal
 from gpuprof.diagnosis.detect.gpu.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, kernel_counts, kernel_ns, number, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
@@ -117,8 +117,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     flops = quantity(a, b, lambda side: side.side.product_flops or 0)
     # Operands of another type are another change, although tensor cores multiply those as well.
     types = quantity(a, b, lambda side: side.counts.float32_products)
-    alike = not any(one.fell(to=MOST_LEFT) for one in (pieces, flops, types))
-    if advised(a, b, PAGE.id, took) and alike and took.fell(to=MOST_LEFT):
+    alike = not any(one.fell(to=MOST_WORK_LEFT) for one in (pieces, flops, types))
+    if advised(a, b, PAGE.id, took) and alike and took.fell(to=MOST_WORK_LEFT):
         yield Candidate(
             PAGE.id,
             "matrix multiplications on tensor cores",

@@ -29,10 +29,10 @@ HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability
 as it should."""
 LEAST_THROTTLED: Assumed[Share] = 0.2
 """Smallest share of samples with a limited clock; less may be a few seconds of a warm-up."""
-FEWEST_STEPS: Assumed[Steps] = 6
+FEWEST_DRIFTING_STEPS: Assumed[Steps] = 6
 FEWEST_KERNELS: Assumed[Kernels] = 50
 """Fewest recorded steps, and fewest kinds of kernels, in which a drift must appear."""
-LONG_NS: Assumed[WholeNs] = 5_000
+CLOCK_LIMITED_NS: Assumed[WholeNs] = 5_000
 """Shorter kernels, ns, depend on their launch and not on the clock."""
 
 PAGE = Page(
@@ -113,12 +113,12 @@ def _by_clock(case: Analysis) -> np.ndarray:
 def _drift(case: Analysis) -> tuple[float, str] | None:
     """(time of kernels in the first steps over the last, statement); None where they do not get slower."""
     graph, gpu = case.graph, case.trace.gpu
-    if graph.steps < FEWEST_STEPS:
+    if graph.steps < FEWEST_DRIFTING_STEPS:
         return None
     rows = np.flatnonzero(graph.on_gpu & (graph.resource == DEVICE) & (graph.call >= 0))
     event = graph.gpu_row[rows]
     took = (gpu.end_ns - gpu.start_ns)[event].astype(np.float64)
-    long = (took >= LONG_NS) & (gpu.kind[event] == KERNEL)
+    long = (took >= CLOCK_LIMITED_NS) & (gpu.kind[event] == KERNEL)
     rows, event, took = rows[long], event[long], took[long]
     key = np.unique(
         np.stack([gpu.name[event], gpu.grid_x[event], gpu.grid_y[event], gpu.grid_z[event]]),

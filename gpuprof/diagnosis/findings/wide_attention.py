@@ -11,7 +11,7 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.attention.cast_up import (
     CAST_BYTES_AN_ELEMENT,
-    LEAST_HALF_SHARE,
+    LEAST_SHARE_IN_16_BIT,
     CastUp,
     find_cast_up,
     half_attention_ns,
@@ -45,8 +45,8 @@ the weights.
 """,
     detected=f"""
 Fused attention with queries in fp32, by recorded types, that takes {percent(LEAST_KERNEL_SHARE)} % of the GPU's time at
-least, where {percent(LEAST_HALF_SHARE)} % of the time of matrix multiplications or more is in bf16 or fp16. Where most
-of them are in fp32 as well, see the finding `autocast`.
+least, where {percent(LEAST_SHARE_IN_16_BIT)} % of the time of matrix multiplications or more is in bf16 or fp16. Where
+most of them are in fp32 as well, see the finding `autocast`.
 """,
     gain=f"""
 Attention takes the time of its FLOPs at {percent(calibrated.ATTENTION_FORWARD.value)} % of the tensor ceiling forward

@@ -30,7 +30,7 @@ from gpuprof.units import Assumed, Bytes, Ratio, Share
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST_BYTES: Assumed[Bytes] = 1 << 20
+LEAST_COPIED_BYTES: Assumed[Bytes] = 1 << 20
 """Fewest bytes that a step copies for a proposal; with less, a copy takes as long as its launch."""
 LEAST_COPY_BYTES: Assumed[Bytes] = 1 << 18
 """Fewest bytes of a single copy to be considered."""
@@ -42,7 +42,7 @@ RANDOM = re.compile(r"rand|normal_|uniform_|bernoulli|dropout|multinomial")
 LEAST_NS_A_BYTE: Assumed[Ratio] = 0.005
 """An op that takes less for each byte of its tensor does not go over it: a view, or a cast with nothing to do. It would
 be 200 GB/s, of which one op of a CPU is far away."""
-SMALL_PART: Assumed[Share] = 0.01
+SIDE_VALUES_SHARE: Assumed[Share] = 0.01
 """Largest share of the copied values that tensors next to the chain have: means, scales, and what is made of them."""
 
 PAGE = Page(
@@ -99,7 +99,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes to cast on the other side of the copy."""
     found = wide_copies(case)
     moved = case.per_step(sum(one.bytes for one in found))
-    if moved < LEAST_BYTES:
+    if moved < LEAST_COPIED_BYTES:
         return
     graph = case.graph
     nodes = np.zeros(len(graph), bool)
@@ -199,7 +199,7 @@ def _chain(case: Analysis, op: int, wide: str) -> tuple[int, ...]:
     least_ns = LEAST_NS_A_BYTE * values * (element_bytes(wide) or 0)
     found = list[int]()
     for row in rows[np.argsort(-ops.start_ns[rows], kind="stable")].tolist():
-        if _values(case, row) <= SMALL_PART * values or ops.end_ns[row] - ops.start_ns[row] < least_ns:
+        if _values(case, row) <= SIDE_VALUES_SHARE * values or ops.end_ns[row] - ops.start_ns[row] < least_ns:
             continue  # it computes nothing large
         read = _read(case, row, values)
         if len(read) != 1 or _values(case, row) != values or RANDOM.search(_name(case, row)):

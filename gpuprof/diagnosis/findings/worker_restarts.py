@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LEAST_COST_SHARE: Assumed[Share] = 0.02
 """Smallest share of the mean step for a proposal."""
-LEFT_SHARE: Assumed[Share] = 0.1
+FIRST_BATCH_SHARE: Assumed[Share] = 0.1
 """Share of the cost that remains if a worker's time for a batch is unknown: the training waits for the first batch of
 an epoch in any case."""
 SPREAD: Assumed[Ratio] = 1.15
@@ -81,7 +81,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             case.stack.setting({"dataloader_persistent_workers": True}),
         ).by(WORKERS, workers),
         change=lambda graph: graph,
-        lumps={WORKER_STARTS: min(made / each_ns, 1.0) if made else LEFT_SHARE},
+        lumps={WORKER_STARTS: min(made / each_ns, 1.0) if made else FIRST_BATCH_SHARE},
         spread=SPREAD,
     )
 

@@ -35,8 +35,8 @@ SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 RUN_AT_ONCE: Assumed[Ratio] = 1.05
 """Reward functions whose times sum to more than this multiple of their phase run at the same time already."""
-LEAST_AHEAD: Assumed[Share] = 0.5
-"""Smallest share of the shorter side that is saved by generating ahead."""
+LEAST_OVERLAPPED: Assumed[Share] = 0.5
+"""Smallest share that is saved of the shorter of two sides that could overlap."""
 DECODE_CPU_SAVED: Assumed[tuple[Share, Share]] = (0.3, 0.7)
 """Share of the decode steps' idle GPU time that a static cache saves: smallest, expected."""
 LEAST_BUSY_OF_CACHE: Assumed[Share] = 0.5
@@ -106,7 +106,7 @@ def _one_ahead(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChan
     yield change(
         iteration.mean_ns, "generation_ahead",
         trainer.asynchronous_twin,
-        (LEAST_AHEAD * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
+        (LEAST_OVERLAPPED * saved, float(saved - iteration.ns_of(WEIGHT_SYNC)), float(saved)),
         "generation, environment and rewards overlap with the rest; the weights' copy to the generator is not measured"
         if not iteration.ns_of(WEIGHT_SYNC) else "generation, environment and rewards overlap with the rest",
         "completions come from the policy of one iteration before",
@@ -290,7 +290,7 @@ def _rewards_beside(iteration: Iteration, trainer: Trainer) -> Iterator[Iteratio
     yield change(
         iteration.mean_ns, "rewards_beside",
         "start the reward functions that wait in a thread, and await them before the advantages",
-        (0.5 * saved, saved * (1 - calibrated.SPREAD.value), float(saved)),
+        (LEAST_OVERLAPPED * saved, saved * (1 - calibrated.SPREAD.value), float(saved)),
         "neither needs the other; rewards that wait leave the CPU to the log-probabilities", None,
     )  # fmt: skip
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from gpuprof.units import Bytes, Convention, Level, Published, Values
 
-WIDEST_BYTES: Published[Bytes] = 6
+LARGEST_NUMBER_BYTES: Published[Bytes] = 6
 """Bytes of the largest value: 48 bits are exact in JavaScript's numbers; as ns they are three days."""
-LARGEST_VALUE: Published[Values] = (1 << 8 * WIDEST_BYTES) - 1
+LARGEST_VALUE: Published[Values] = (1 << 8 * LARGEST_NUMBER_BYTES) - 1
 COMPRESSION_LEVEL: Convention[Level] = 3
 """isal's best compression, which takes half a second for a million events."""
 

@@ -10,7 +10,7 @@ from gpuprof.units import Cells, Convention, Entries, Times
 
 _MOST_SHOWN: Convention[Entries] = 4
 """Most breaks, and most recompiled functions, that are named."""
-_OFTEN: Convention[Times] = 3
+_FEWEST_FAILURES: Convention[Times] = 3
 """From how many failures on a guard is named: a second version for another shape or mode is usual."""
 _WIDTH: Convention[Cells] = 300
 """Cells for any one text."""
@@ -46,7 +46,7 @@ def _breaks(compiler: Compiler) -> list[str]:
 def _again(one: CompiledFunction) -> str:
     """What had a function compiled again and again, until it was given up or not; empty if nothing did."""
     guard = max(one.failed_guards, key=lambda each: each.count, default=None)
-    if guard is None or guard.count < _OFTEN:
+    if guard is None or guard.count < _FEWEST_FAILURES:
         return ""
     kind = guard_kind(guard)
     about = f" ({kind.what}); {kind.way}" if kind else ""

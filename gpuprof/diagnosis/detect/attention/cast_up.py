@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis
 
-LEAST_HALF_SHARE: Assumed[Share] = 0.5
+LEAST_SHARE_IN_16_BIT: Assumed[Share] = 0.5
 """Smallest share of matmul time in a 16-bit format for attention in fp32 to count as the exception."""
 CAST_BYTES_AN_ELEMENT: Convention[Ratio] = 6.0
 """Bytes that a cast reads and writes per element: fp32 in, 16 bits out, or the other way round."""
@@ -81,7 +81,7 @@ def find_cast_up(case: Analysis) -> CastUp | None:
     whole = case.gpu_ns(products)
     halves = {one: case.gpu_ns(products & (roof.work.dtype == CODE[one])) for one in ("bf16", "fp16")}
     half = max(halves, key=lambda one: halves[one])
-    if not len(nodes) or not whole or half not in roof.ceilings.flops or halves[half] < LEAST_HALF_SHARE * whole:
+    if not len(nodes) or not whole or half not in roof.ceilings.flops or halves[half] < LEAST_SHARE_IN_16_BIT * whole:
         return None
     missing, masked, casts = np.zeros(len(nodes)), np.zeros(len(nodes), bool), list[int]()
     order = np.flatnonzero(case.graph.on_gpu)

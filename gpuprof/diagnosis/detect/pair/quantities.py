@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 AS_GOOD_AS_GONE: Assumed[Share] = 0.5
 """An amount that falls below this share of its former value counts as gone."""
-MOST_LEFT: Assumed[Share] = 0.75
+MOST_WORK_LEFT: Assumed[Share] = 0.75
 """A fix that leaves part of the work (casts that a model needs anyway) leaves at most this share."""
 FEWEST_A_STEP: Assumed[Ratio] = 8.0
 """Fewest kernels or calls per step that count as a pattern."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import MOST_LEFT, Quantity, kernel_counts, kernel_ns, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, Quantity, kernel_counts, kernel_ns, quantity
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ LOSS = ("loss", "softmax")
 def less_loss(a: Facts, b: Facts, name: str, title: str) -> Iterator[Candidate]:
     """Less time in the loss, if only the side with more has the finding."""
     took = kernel_ns(a, b, LOSS)
-    if advised(a, b, name, took) and took.fell(to=MOST_LEFT, least=0.0) and alike_compiled(a, b):
+    if advised(a, b, name, took) and took.fell(to=MOST_WORK_LEFT, least=0.0) and alike_compiled(a, b):
         yield Candidate(
             name,
             title,
