@@ -81,8 +81,8 @@ class Holder:
 
     @property
     def counter(self) -> Counter | None:
-        """In an armed process, while nothing is recorded: called after the step of an optimizer in place of everything
-        else. What it does not count it passes to the listener."""
+        """In an armed process, while nothing is recorded: the only function called after an optimizer's step. What it
+        does not count it passes to the listener."""
         return self._counter
 
     @counter.setter

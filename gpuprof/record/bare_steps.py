@@ -61,19 +61,19 @@ class BareSteps:
         self._batches: list[Batch] = []
         """(ns that it was waited for, shape, what its values say if they were read) of each batch."""
         self._most: list[int] = [regular.fetches]
-        """The number of batches that there may be by the end of the current step."""
+        """The largest number of batches by the end of the current step."""
         self._ends: list[tuple[int, int, dict[str, int] | None, int]] = []
         """Of each step: its end, the batches so far, what else was done, and the beginning of the next step."""
         self._handed = 0
-        """Steps whose durations the stretch has got."""
+        """Steps whose durations were handed to the stretch."""
         self._begun: list[int] = []
-        """Not empty if the current step has begun its work; of use only once the steps are over."""
+        """Not empty if the current step has begun its work; used only once the steps are over."""
         self._optimizer: int | None = None
         """Id of the optimizer that ends steps; None where a trainer or Recorder ends them."""
         self._is_over = False
         self.ended: Callable[..., bool] = lambda *_: False
-        """Called at the end of a step, with the optimizer that has done its step if that ends it. False where it is not
-        one of these steps."""
+        """Called at the end of a step, with the optimizer whose step ends it, if one does. False if it is not one of
+        these steps."""
 
     def begin(self) -> bool:
         """Removes the hooks; returns whether that was possible."""
@@ -94,7 +94,7 @@ class BareSteps:
 
     @property
     def counter(self) -> Counter | None:
-        """What is called after the step of an optimizer, where that ends steps."""
+        """The function called after an optimizer's step, if that ends steps."""
         return None if self._optimizer is None else self.ended
 
     @property
@@ -109,7 +109,7 @@ class BareSteps:
     # -- what happens in a step
 
     def _fetching(self, fetch: Any, usual: Any) -> Any:
-        """A function in place of a loader's `__next__`, which is `fetch`; usual: the one that does everything."""
+        """A replacement for a loader's `__next__`, which is `fetch`; usual: the one that does everything."""
         now, known, key, batches, most = (
             perf_counter_ns,
             self.regular.iterator,
@@ -144,7 +144,7 @@ class BareSteps:
         return wrapper
 
     def _fetch_otherwise(self, iterator: Any, fetch: Any, usual: Any) -> Any:
-        """A batch is wanted from another loader, or one more than usual."""
+        """A batch is requested from another loader, or one more than usual."""
         if get_ident() != self.thread:
             return fetch(iterator)
         if not self._is_over:  # else other code has wrapped this function
@@ -152,7 +152,7 @@ class BareSteps:
         return usual(iterator)
 
     def _calling(self) -> Callable[[Any, Any, Any], None] | None:
-        """The function before a call of the model, where there is no DataLoader; None where calls are not seen."""
+        """The function called before each call of the model if there is no DataLoader; None if calls are not seen."""
         key, batches, most, identity, thread = self.regular.key, self._batches, self._most, get_ident, self.thread
         if not self.regular.sees_calls:
             return None
@@ -165,7 +165,7 @@ class BareSteps:
                     batches.append((0, shape, None))
                     return
             except Exception:
-                pass  # it is called in another way than before
+                pass  # it is called differently than before
             self._call_otherwise(arguments, keywords)
 
         return note
@@ -176,7 +176,7 @@ class BareSteps:
             self._owner.on_call((keywords, arguments))
 
     def _read(self, batch: Any, now_ns: int, ration: Ration) -> BatchWork | None:
-        """What the values of a batch say. Where they say nothing, later ones are not read."""
+        """What the values of a batch say. If they say nothing, later batches are not read."""
         work = self._meter.work.rationed(batch, now_ns, ration)
         if work is None:
             ration.next_ns = NEVER_NS
@@ -208,7 +208,7 @@ class BareSteps:
             try:
                 at = now()
                 if on_gpu:
-                    # Where the default stream is current, no CUDA graph is being captured.
+                    # While the default stream is current, no CUDA graph is being captured.
                     if len(made) > RESERVE and current.is_default and stream_of(device) == current.known:
                         event = made.pop()
                         record(event, current.stream)
@@ -231,13 +231,13 @@ class BareSteps:
         return False
 
     def _without_batch(self, optimizer: Any) -> bool:
-        """A step ends that has fetched nothing, or called nothing."""
+        """A step ends that fetched no batch, or did not call the model."""
         if not self._is_over and get_ident() == self.thread:
             self._owner.end_bare_steps()
         return self._not_noted(optimizer)
 
     def _mark(self) -> bool:
-        """Marks the end of a step where that takes more than usual; returns whether that is possible."""
+        """Marks the end of a step if that takes more than usual; returns whether that is possible."""
         if self._clock.captures() and capturing_check()():
             return False
         self._stretch.mark()
@@ -275,7 +275,7 @@ class BareSteps:
         offset_ns = time.time_ns() - perf_counter_ns()
         pending = deque[Used]((shape, None) for shape in self.regular.ahead)
         given, last = 0, len(self._ends) - 1
-        # Steps are alike, and a function that says how many ops there were so far need not be called in each.
+        # Steps are alike, so the function that counts ops need not be called in each.
         ops = max(self._meter.ops_followed() - self._ops, 0) if get_ident() == self.thread else 0
         for i, (at, until, lumps, begun) in enumerate(self._ends):
             self._give(self._batches[given:until], pending, used=until - given)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 Counter = Callable[[Any, Any, Any], Any]
-"""Called as a hook is, with an optimizer that has done its step, its arguments and its keywords."""
+"""Called like a hook, with an optimizer that has done its step, its positional arguments and its keywords."""
 NOTHING: Any = ().__init__
-"""Does nothing, in C: a Python function takes some microseconds where it is called once a step."""
+"""Does nothing, in C: a Python function that is called once a step takes some microseconds."""
 
 
 class OptimizerHooks:
@@ -26,8 +26,8 @@ class OptimizerHooks:
         self._usual = before, after
 
     def count_by(self, counter: Counter | None) -> None:
-        """From now on only `counter` is called; None: both hooks are again. Called on any thread: an entry of a
-        dictionary is exchanged, which those who go through it at this moment do not mind."""
+        """From now on only `counter` is called; None: both hooks are called again. May be called on any thread: it
+        replaces a value of a dictionary, which is safe while others iterate over it."""
         if counter is not None and counter is not NOTHING:
             counter._torchdynamo_disable = True  # type: ignore[attr-defined]
         wanted = self._usual if counter is None else (NOTHING, counter)
@@ -37,7 +37,7 @@ class OptimizerHooks:
                 hooks[handle.id] = hook
 
     def remove(self) -> None:
-        """Takes both away."""
+        """Removes both."""
         for handle in self._handles:
             with contextlib.suppress(Exception):
                 handle.remove()

@@ -54,10 +54,10 @@ SLOW_READING: Measured[Times] = 2
 """Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
 sampling process 200 µs there, and 60 µs in later versions."""
 REPLY_S: Assumed[Seconds] = 10.0
-"""The training waits at most this long for the process that samples to start: mostly 0.1 s, and longer where other
-programs keep the CPUs busy."""
+"""The training waits at most this long for the sampling process to start: usually 0.1 s, longer if other programs keep
+the CPUs busy."""
 TAKEN_S: Assumed[Seconds] = 3.0
-"""And this long for it to take what it is sent at the end of the stretch."""
+"""The training waits at most this long for the sampling process to take what it is sent at the end of the stretch."""
 MOST_MARKS: Convention[Entries] = 5000
 DENIED = "denied"
 """The sampler's answer where the system does not let it read."""

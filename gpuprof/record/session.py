@@ -390,7 +390,7 @@ class Session(NotedSteps):
         if sampling is not None:
             try:
                 self._left = sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
-            except OSError:  # all else can still be recorded
+            except OSError:  # everything else can still be recorded
                 self._leave_sampling()
                 self._note_not_sampled("the process that samples has ended")
 

@@ -104,8 +104,8 @@ class SessionState:
 
     @property
     def counter(self) -> Counter | None:
-        """While steps are only counted: called after the step of an optimizer in place of `on_optimizer_end`, which it
-        calls itself for what it does not count. None where each step has to be looked at."""
+        """While steps are only counted: called after an optimizer's step instead of `on_optimizer_end`, which it calls
+        for what it does not count. None if each step has to be looked at."""
         return self._counter
 
     @counter.setter

@@ -39,7 +39,7 @@ MOST_AFTER: Assumed[Ops] = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Activations:
+class ActivationsByHand:
     """Sequences of the forward pass, and which function each computes."""
 
     found: Sequences
@@ -47,7 +47,7 @@ class Activations:
     """Functions that occur."""
 
 
-def find_activations(case: Analysis) -> Activations | None:
+def find_activations(case: Analysis) -> ActivationsByHand | None:
     """Activations that are written out, in the window's forward passes and their recomputation; None without any."""
     names = dict[str, None]()
 
@@ -59,7 +59,7 @@ def find_activations(case: Analysis) -> Activations | None:
                 yield cast, cast, PART, at
 
     found = found_by(case, activations)
-    return None if found is None else Activations(found, tuple(names))
+    return None if found is None else ActivationsByHand(found, tuple(names))
 
 
 def _cast_back(named: NamedOps, family: I64, last: int, at: int) -> list[int]:
