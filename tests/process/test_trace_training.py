@@ -259,7 +259,7 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path):
 
 
 def test_watched_steps_cost_an_epoch_no_window(tmp_path: Path):
-    """A slow first step has settled the run; the epoch has just enough steps without the three that would be watched."""
+    """A slow first step has settled the run; the epoch has just enough steps, but for three that would be watched."""
     code = """
     import time
     from torch.utils.data import DataLoader
