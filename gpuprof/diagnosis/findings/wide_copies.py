@@ -53,7 +53,8 @@ PAGE = Page(
     means="""
 `x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in 8
 bits; `x.cuda().bfloat16()` copies digits that are discarded on arrival. The link and host memory are many times slower
-than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
+than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy. One call that
+casts and copies, `x.to("cuda", torch.float32)`, casts on the CPU first, unless it is `non_blocking` from pinned memory.
 """,
     detected="""
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
