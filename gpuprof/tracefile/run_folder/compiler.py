@@ -113,8 +113,3 @@ class Compiler:
                 place = (one.failed_at or one.place,)
                 breaks.append(GraphBreak(one.failed, one.failed_detail, place, hint=one.failed_hint))
         object.__setattr__(self, "breaks", tuple(breaks))
-
-    @property
-    def compile_s(self) -> float:
-        """Time that compiling took."""
-        return sum(one.compile_us for one in self.functions) / 1e6
