@@ -60,7 +60,7 @@ def _affine(named: NamedOps, family: I64, scale: int) -> int:
     for row in range(scale + 1, grow(scale, named("mul", "add", *CASTS), family, 1, MOST_AFFINE) + 1):
         if ops[row] and not any(len(shape) == 1 for shape in named.shapes(int(named.dims[row]))[:2]):
             break
-        last = row
+        last = row if ops[row] else last
     return last
 
 
