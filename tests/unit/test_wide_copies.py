@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.case import only
+from helpers.make_trace import dims
 from helpers.program import BF16, FLOAT, MS, US, Program
 
 from gpuprof.calibration import offload
@@ -90,7 +91,7 @@ def cast_within(program: Program) -> None:
     program.trace.op("aten::copy_", begin, program.now, program.tid, **inner)
     outer: dict[str, Any] = {"Input Dims": [SHAPE, SHAPE, []], "Input type": [FLOAT, "unsigned char", "Scalar"]}
     program.trace.op("aten::copy_", start + US, program.now + US, program.tid, **outer)
-    program.trace.op("aten::to", start, program.now + 2 * US, program.tid, **{"Input Dims": [SHAPE]})
+    program.trace.op("aten::to", start, program.now + 2 * US, program.tid, **dims(SHAPE))
     program.now += 3 * US
 
 
