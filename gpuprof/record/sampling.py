@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuprof.units import (
         Assumed,
+        Bytes,
         Code,
         Convention,
         Cores,
@@ -58,6 +59,9 @@ REPLY_S: Assumed[Seconds] = 10.0
 the CPUs busy."""
 TAKEN_S: Assumed[Seconds] = 3.0
 """The training waits at most this long for the sampling process to take what it is sent at the end of the stretch."""
+SENT_BYTES: Assumed[Bytes] = 1 << 20
+"""What it is sent fits into a buffer of this size; the kernel may allow less, and then the training waits until it is
+read."""
 MOST_MARKS: Convention[Entries] = 16_000
 """Six in each step of 2 ms."""
 DENIED = "denied"
@@ -98,6 +102,7 @@ class Sampling:
         variables = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "PYTHONPATH")}
         words = [str(Path(__file__).parent.parent), str(folder.absolute()), samples_file(rank)]
         self._line, theirs = socket.socketpair()
+        self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_BYTES)
         self._line.settimeout(REPLY_S)
         try:
             with theirs:
@@ -148,7 +153,7 @@ class Sampling:
         return json.loads(answer)
 
     def _send(self, request: dict[str, Any]) -> None:
-        data = json.dumps(request).encode() + b"\n"
+        data = json.dumps(request, separators=(",", ":")).encode() + b"\n"
         while data:
             # If the sampler is gone, this raises an error here instead of sending SIGPIPE to the program.
             data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
