@@ -64,6 +64,11 @@ host_preprocessing.
 Mended, and named, after averaged_on_cpu, detr_matcher, saved_on_cpu, short_epochs and wav2vec2_unfrozen were measured:
 averages of weights that come less often, copies of activations in pinned memory, losses of several outputs in
 python_loop, what workers load at their start, feature_encoder.
+
+Mended after muon_float32, rope_complex, dense_adjacency, gpt2_added_tokens and scaler_fp16 were measured: the CPU's
+time behind a GPU that limits the step (from timed steps in which the CPU was ahead), rebuilt_constants (what is
+computed of tensors without gradients), functions that are written out in fused_elementwise, Liger's pieces one on top
+of the other, several small gains as one entry. The stated probability of *Worth trying* was fitted to role fit.
 """
 
 from __future__ import annotations

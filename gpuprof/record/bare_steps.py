@@ -18,9 +18,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from .attached import Attached
+from .bare_marks import BareMarks
 from .batch import BatchWork
 from .guard import came_from_signal_handler, failed
-from .optimizer_hooks import Counter
+from .optimizer_hooks import NOTHING, Counter
 from .regular_steps import Regular, Shape
 from .step_clock import OPTIMIZER, StepClock
 from .step_meter import Ended, StepMeter
@@ -51,7 +52,9 @@ class BareSteps:
     def __init__(
         self, owner: Any, regular: Regular, meter: StepMeter, clock: StepClock, stretch: Stretch, attached: Attached,
         left: int, uses_gpu: bool, add_line: Callable[[int, Ended], None], full: Callable[[], None],
+        marks: BareMarks | None = None,
     ) -> None:  # fmt: skip
+        self._marks = marks
         self._owner, self.regular, self._meter, self._clock, self._stretch = owner, regular, meter, clock, stretch
         self._attached, self._add_line, self._full = attached, add_line, full
         self.thread, self._planned = clock.thread, min(left, MOST_EVENTS)
@@ -81,8 +84,8 @@ class BareSteps:
             self._optimizer = self._clock.begin_bare(self._ends, self._begun)
             if self._optimizer is None:
                 return False
-        regular = self.regular
-        if not self._attached.rest(self._fetching, None if regular.has_loader else self._calling()):
+        passing = None if self._marks is None else self._marks.passing
+        if not self._attached.rest(self._fetching, self._calling(), passing):
             self._clock.without_counter()
             return False
         if self._optimizer is None:
@@ -96,6 +99,11 @@ class BareSteps:
     def counter(self) -> Counter | None:
         """The function called after an optimizer's step, if that ends steps."""
         return None if self._optimizer is None else self.ended
+
+    @property
+    def before(self) -> Counter:
+        """The function called before an optimizer's step."""
+        return NOTHING if self._marks is None else self._marks.before_optimizer()
 
     @property
     def left(self) -> int:
@@ -117,7 +125,7 @@ class BareSteps:
             self._batches,
             self._most,
         )
-        ration = Ration(READING_SHARE)
+        ration, marks = Ration(READING_SHARE), None if self._marks is None else self._marks.noted
 
         def wrapper(iterator: Any) -> Any:
             if known() is not iterator or len(batches) >= most[0]:
@@ -127,6 +135,8 @@ class BareSteps:
             try:
                 batch = fetch(iterator)
                 ended = now()
+                if marks is not None:
+                    marks.extend((("data", begun), ("data_end", ended)))
                 shape = (batch if key is None else batch[key]).shape
                 batches.append(
                     (ended - begun, shape, self._read(batch, ended, ration) if ended >= ration.next_ns else None)
@@ -152,17 +162,22 @@ class BareSteps:
         return usual(iterator)
 
     def _calling(self) -> Callable[[Any, Any, Any], None] | None:
-        """The function called before each call of the model if there is no DataLoader; None if calls are not seen."""
+        """The function called before each call of the model if there is no DataLoader, or the call is marked; None if
+        calls are not seen, or need not be."""
         key, batches, most, identity, thread = self.regular.key, self._batches, self._most, get_ident, self.thread
-        if not self.regular.sees_calls:
+        marks, has_loader = None if self._marks is None else self._marks.noted, self.regular.has_loader
+        if not self.regular.sees_calls or (has_loader and marks is None):
             return None
-        is_named = isinstance(key, str)
+        is_named, now = isinstance(key, str), perf_counter_ns
 
         def note(model: Any, arguments: Any, keywords: Any) -> None:
             try:
-                if model.training and len(batches) < most[0] and identity() == thread:
-                    shape = () if key is None else (keywords if is_named else arguments)[key].shape
-                    batches.append((0, shape, None))
+                if model.training and identity() == thread and (has_loader or len(batches) < most[0]):
+                    if not has_loader:
+                        shape = () if key is None else (keywords if is_named else arguments)[key].shape
+                        batches.append((0, shape, None))
+                    if marks is not None:
+                        marks.append(("forward", now()))
                     return
             except Exception:
                 pass  # it is called differently than before
@@ -184,6 +199,8 @@ class BareSteps:
 
     def _odd(self, begun_ns: int, iterator: Any, batch: Any) -> None:
         """A batch unlike the others has arrived, or none."""
+        if self._marks is not None:
+            self._marks.noted.append(("data", begun_ns))
         self._owner.end_bare_steps()
         self._owner.batch_arrived(begun_ns, iterator, batch)
 
@@ -249,12 +266,15 @@ class BareSteps:
             self._full()
 
     def _hand_durations(self) -> None:
-        """Hands the durations of the steps to the stretch."""
+        """Hands the durations of the steps to the stretch, and their marks to the sampling."""
         stretch = self._stretch
-        for at, _, _, begun in self._ends[self._handed :]:
+        new = self._ends[self._handed :]
+        for at, _, _, begun in new:
             stretch.step_ns.append(at - stretch.step_begun_ns)
             stretch.step_begun_ns = begun
         self._handed = len(self._ends)
+        if self._marks is not None:
+            self._marks.hand_over([at for at, *_ in new])
 
     # -- afterwards
 
@@ -286,7 +306,7 @@ class BareSteps:
             self._meter.begin(begun)
         rest = self._batches[given:]
         if rest or not self.regular.fetches:
-            self._begun.append(rest)
+            self._begun.append(1)
         # Whatever ended these steps, mostly an unlike batch, came after the passes of the batches before it.
         self._give(rest, pending, len(rest) if self.regular.alternates or len(rest) >= self.regular.fetches else 0)
         self.regular = replace(self.regular, ahead=tuple(shape for shape, _ in pending))

@@ -25,12 +25,14 @@ class OptimizerHooks:
         self._handles = module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
         self._usual = before, after
 
-    def count_by(self, counter: Counter | None) -> None:
-        """From now on only `counter` is called; None: both hooks are called again. May be called on any thread: it
-        replaces a value of a dictionary, which is safe while others iterate over it."""
-        if counter is not None and counter is not NOTHING:
-            counter._torchdynamo_disable = True  # type: ignore[attr-defined]
-        wanted = self._usual if counter is None else (NOTHING, counter)
+    def count_by(self, counter: Counter | None, before: Counter = NOTHING) -> None:
+        """From now on `before` and `counter` are called in place of both hooks; counter None: both hooks are called
+        again. May be called on any thread: it replaces values of dictionaries, which is safe while others iterate over
+        them."""
+        wanted = self._usual if counter is None else (before, counter)
+        for hook in wanted:
+            if hook is not NOTHING:
+                hook._torchdynamo_disable = True  # type: ignore[attr-defined]
         for handle, hook in zip(self._handles, wanted, strict=True):
             hooks = handle.hooks_dict_ref()
             if hooks is not None and handle.id in hooks:
