@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS
 from gpuprof.diagnosis.detect.loops.recurrent_loops import CELLS, RECURRENT_LAYERS, outermost_forward
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.projection.changes.batch import ACCUMULATE
@@ -116,7 +116,7 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     kinds = [strings[int(ops.name[row])] for row in first]
     if any(_returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
         return None  # a frame that is predicted may be the next one's input
-    if sum(kind in PRODUCTS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
+    if sum(kind in MATMULS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
         return None
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
 

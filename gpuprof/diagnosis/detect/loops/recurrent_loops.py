@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS
 from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
 from gpuprof.diagnosis.detect.loops.small_op_loops import VIEWS, SmallLoops
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
@@ -43,7 +43,7 @@ CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_
 """Cells of torch.nn for which it also has a layer that runs all steps."""
 RECURRENT_LAYERS = frozenset({"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"})
 """Layers that run all steps of a sequence in one call, and are called for each step by itself in such a loop."""
-MULTIPLIES = PRODUCTS | RECURRENT_LAYERS | frozenset({"aten::einsum", *CELLS})
+MULTIPLIES = MATMULS | RECURRENT_LAYERS | frozenset({"aten::einsum", *CELLS})
 """An iteration has at least one of these ops: without any it is a loop over small ops (`small_op_loops`)."""
 LAYERS = frozenset(
     f"aten::{name}"
@@ -201,7 +201,7 @@ def _kind(case: Analysis, rows: I64, up: Mask) -> Kind:
 def _fed(case: Analysis, rows: I64, up: Mask) -> bool:
     """Whether the input of a round's first multiplication was copied to the GPU in this round."""
     names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
-    first = next((at for at, name in enumerate(names) if name in PRODUCTS | FIRST), None)
+    first = next((at for at, name in enumerate(names) if name in MATMULS | FIRST), None)
     if first is None or not up[:first].any():
         return False
     taken = shapes_in(case, int(case.trace.ops.dims[rows[first]]))[names[first] == "aten::addmm" :]
@@ -243,7 +243,7 @@ def _of_values(case: Analysis, row: int) -> bool:
 
 def _widths(case: Analysis, name: str, row: int) -> tuple[int, int] | None:
     """Width of the rows that a multiplication takes, and of those that it returns; None for other ops."""
-    if name not in PRODUCTS:
+    if name not in MATMULS:
         return None
     shapes = shapes_in(case, int(case.trace.ops.dims[row]))
     if name in ("aten::addmm", "aten::baddbmm"):

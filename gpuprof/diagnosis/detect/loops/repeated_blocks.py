@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS
 from gpuprof.diagnosis.detect.loops.small_op_loops import FILES, SmallLoops, find_small_loops, own_ops
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
@@ -29,7 +29,7 @@ MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
 MOST_PERIODS: Assumed[Rounds] = 8
 """Periods that are tried: the commonest distances between two ops of the same name that come as often as blocks do."""
-_WEIGHTS = PRODUCTS | {
+_WEIGHTS = MATMULS | {
     f"aten::{name}"
     for name in (
         "convolution", "conv1d", "conv2d", "conv3d", "_scaled_mm", "_grouped_mm", "embedding", "lstm", "gru",
