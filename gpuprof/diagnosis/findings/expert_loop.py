@@ -16,7 +16,8 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS, ExpertLoops, find_loops
+from gpuprof.diagnosis.detect.loops.expert_loops import ExpertLoops, find_loops
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels

@@ -13,7 +13,7 @@ from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS
-from gpuprof.diagnosis.detect.loops.recurrent_loops import CELLS, RECURRENT_LAYERS, outermost_forward
+from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMULS, RECURRENT_LAYERS
+from gpuprof.diagnosis.detect.loops.recurrent_loops import outermost_forward
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.record.phase_names import REPEATED_RANGE
@@ -38,7 +38,6 @@ the loss, masks, and what is done with a result."""
 ONE_MODEL: Assumed[Ratio] = 1.5
 """Most gradients that are accumulated for each weight of a pass: two models have 2."""
 EMBEDDING = "aten::embedding"
-CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
 WEIGHTS = {
     "aten::linear": (1, 2), EMBEDDING: (0,), "aten::layer_norm": (2, 3), "aten::batch_norm": (1, 2),
     "aten::rms_norm": (2,), "aten::group_norm": (2, 3), **dict.fromkeys(sorted(CONVOLUTIONS), (1, 2)),

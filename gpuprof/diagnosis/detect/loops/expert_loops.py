@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
+from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, MATMULS
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -20,7 +21,6 @@ RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
 )
 """Ops that write an expert's rows back to their tokens: the last op of an expert's block."""
-MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul"})
 CHOICES = frozenset({"aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::gather"})
 """Ops that find or gather an expert's rows."""
 OF_LAYERS = frozenset(
@@ -31,7 +31,7 @@ OF_LAYERS = frozenset(
         "aten::_grouped_mm",
         "aten::rsqrt",
         "aten::rms_norm",
-        "aten::scaled_dot_product_attention",
+        ATTENTION,
         "aten::softmax",
         "aten::layer_norm",
     }

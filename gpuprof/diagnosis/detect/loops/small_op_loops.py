@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import MATMULS, OF_LAYERS
+from gpuprof.diagnosis.detect.loops.expert_loops import OF_LAYERS
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.loops.nested_loops import FEWEST_OPS, FEWEST_ROUNDS, loops_in, with_ends
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in
