@@ -25,7 +25,9 @@ from textwrap import fill
 
 import gpuprof
 from benchmarks.accuracy import ROOT
-from benchmarks.recall import WITH_HEAD, Program, Share, Timed, programs
+from benchmarks.recall import WITH_HEAD, programs
+from benchmarks.recall_page import Share
+from benchmarks.recall_pairs import Program, Timed
 from gpuprof.costs.fp8 import DELAYED, ROWWISE
 from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
