@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import confidence, memory_changes, parallel_jobs, recall, trace_only
+from benchmarks import confidence, memory_changes, parallel_jobs, recall_page, recall_pairs, trace_only
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, predicted, run, summary
 from benchmarks.confidence import Judged, judgement
 from benchmarks.out_of_sample import (
@@ -208,7 +208,7 @@ def page(
     runs = [r for r in results if r.case.run]
     bare = [r for r in results if not r.case.run]
     yield HEAD
-    yield f"\n{recall.section(recall.kept())}"
+    yield f"\n{recall_page.section(recall_pairs.kept())}"
     yield TEST.format(summary="\n".join((f"verdicts: {right} of {known} right", *lines(found))))
     yield "".join(map(claim_row, found))
     sure = [one for r in (*fitted, *tests) for one in judgement(r.case, r.diagnosis)]

@@ -41,12 +41,12 @@ from gpuprof.diagnosis.findings import (
     recompute,
     tf32,
 )
-from gpuprof.diagnosis.projection_input.subject import subject_of
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
 from gpuprof.projection.sustained_rates import reach
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.split_collectives import model_collectives
 from gpuprof.replay.unprofiled.profiler_cost import recorded_events, without
 from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 from gpuprof.timeline.timeline import Timeline, build_timeline

@@ -31,7 +31,7 @@ import gpuprof
 from benchmarks import readme_cases
 from benchmarks.accuracy import ROOT
 from benchmarks.out_of_sample import wilson
-from benchmarks.recall import Gain, gain_of
+from benchmarks.recall_pairs import Gain, gain_of
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
 

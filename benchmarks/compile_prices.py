@@ -25,7 +25,9 @@ from textwrap import fill
 
 import gpuprof
 from benchmarks.accuracy import ROOT
-from benchmarks.recall import WITH_HEAD, Program, Share, Timed, programs
+from benchmarks.recall import WITH_HEAD, programs
+from benchmarks.recall_page import Share
+from benchmarks.recall_pairs import Program, Timed
 from gpuprof.costs.fp8 import DELAYED, ROWWISE
 from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
@@ -48,7 +50,7 @@ PAGE = ROOT / "docs" / "costs.md"
 HEADING = "## Compiling, CUDA graphs and graph breaks, measured\n"
 ON_PAGE = ("compile", "cuda_graphs", "graph_breaks", "recompiles")
 EAGER = "eager"
-"""A change that leaves torch.compile out: its price is another than that of a break."""
+"""A change that leaves torch.compile out: its price is not that of a break."""
 OFF = 0.2
 """How far the time that a change takes off a step may be from the measured one."""
 
@@ -186,13 +188,13 @@ def summary(found: Sequence[Price]) -> dict[str, Share]:
 
 
 def of_breaks(found: Iterable[Price]) -> list[Price]:
-    """What breaks, recompilations and graphs that torch skips cost: their removal, of compiled programs."""
+    """Prices of removing breaks, recompilations and skipped graphs from compiled programs."""
     mine = [one for one in found if one.finding in ("graph_breaks", "recompiles") and one.change != EAGER]
     return mine + [one for one in found if one.program.endswith("graphs_skipped")]
 
 
 def by_program(found: Iterable[Price]) -> Share:
-    """The programs of which all prices are within a fifth, of those with a price."""
+    """How many programs have all prices within a fifth, among those with a price."""
     all_near: dict[str, bool] = {}
     for one in found:
         if one.near is not None:
@@ -262,7 +264,7 @@ def _row(one: Price) -> str:
 
 
 def write_page(found: Sequence[Price]) -> None:
-    """Writes the section of docs/costs.md again; the other sections stay."""
+    """Rewrites the section in docs/costs.md; the other sections stay."""
     before, heading, rest = PAGE.read_text().partition(HEADING)
     if not heading:
         raise SystemExit(f"{PAGE} has no section {HEADING.strip()!r}")
@@ -296,7 +298,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--findings", default=",".join(FINDINGS), help="fused_elementwise,fused_loss,eager_attention …")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--page", action="store_true", help="write the section of docs/costs.md again")
+    parser.add_argument("--page", action="store_true", help="rewrite the section in docs/costs.md")
     options = parser.parse_args()
     findings = ON_PAGE if options.page else options.findings.split(",")
     chosen = [one for one in programs(options.shared) if options.only in one.name]

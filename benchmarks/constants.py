@@ -123,8 +123,8 @@ def hidden_in(source: str) -> Iterator[tuple[int, str]]:
             continue
         for one in ast.walk(node):
             for part in _operands(one):
-                is_fraction = isinstance(part, ast.Constant) and isinstance(part.value, float)
-                if is_fraction and part.value not in _UNITS | _ROUNDED | _PLAIN:
+                value = part.value if isinstance(part, ast.Constant) else None
+                if isinstance(value, float) and value not in _UNITS | _ROUNDED | _PLAIN:
                     yield part.lineno, ast.unparse(one)
 
 

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import gpuprof
 from benchmarks.accuracy import ROOT
-from benchmarks.recall import SAME_WORK, Program, Timed, proposes
+from benchmarks.recall import SAME_WORK, proposes
 from benchmarks.recall import programs as all_programs
+from benchmarks.recall_pairs import Program, Timed
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.fixes.step_energy import StepEnergy, step_energy

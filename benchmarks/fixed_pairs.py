@@ -32,9 +32,9 @@ from gpuprof.diagnosis.fixes.predicted_step import predict
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate
+from gpuprof.replay.split_collectives import model_collectives
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.trace import Calls, Mask, Ops, Trace
 from scenarios.catalogue import Scenario, scenarios

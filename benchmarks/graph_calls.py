@@ -1,11 +1,11 @@
-"""What a call of a compiled graph takes the CPU around its generated code, by the number of ops in the graph.
+"""CPU time of a call of a compiled graph outside its generated code, by the number of ops in the graph.
 
     python -m benchmarks.graph_calls [--parts 1,2,4,8] [--steps 60] [--rounds 5]
 
 A training step on the CPU of residual parts of 5 ops each, compiled as one graph: guards, arguments, autograd, saved
-tensors and accumulated gradients, forward and backward, without what the generated code takes. Each number is the
-least of the rounds' medians, since other processes only make it larger. A line through them says what a call costs
-before it has any op, and what each op adds; `breaks.CALL_OPS` is the one over the other.
+tensors and accumulated gradients, forward and backward, without the time of the generated code. Each number is the
+smallest of the rounds' medians, since other processes only make it larger. A line fitted to them says what a call
+without ops costs, and what each op adds; `breaks.CALL_OPS` is the first divided by the second.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Part(torch.nn.Module):
 
 
 OPS = 5
-"""Of a part."""
+"""Ops in a part."""
 
 
 def around_us(parts: int, steps: int, rounds: int) -> float:
-    """CPU time of a step around the generated code of a model of some parts, µs."""
+    """CPU time of a step outside the generated code, µs, for a model of this many parts."""
     torch._dynamo.reset()
     model = torch.nn.Sequential(*(Part() for _ in range(parts)))
     forward, x = torch.compile(model), torch.randn(ROWS, WIDTH)

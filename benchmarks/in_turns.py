@@ -35,8 +35,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.asked_trainings import Training, trace_command
 from benchmarks.load import processor
-from benchmarks.overhead import PATIENCE_S, Training, trace_command
+from benchmarks.overhead import PATIENCE_S
 
 LOOP = str(Path(__file__).with_name("switched_loop.py"))
 STRETCH_S = 0.15

@@ -23,9 +23,9 @@ from gpuprof.cli.shared.output import say
 from gpuprof.cli.try_ import target_of
 from gpuprof.costs.hardware import find
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.memory.memory import usable_bytes
+from gpuprof.projection.memory.recorded_memory import usable_bytes
 from gpuprof.trial.fit import MeasuredPeaks, Model, measure, model_of, probed
-from gpuprof.trial.processes import Starter
+from gpuprof.trial.starter import Starter
 
 LIMITED = str(Path(__file__).with_name("memory_share.py"))
 GOAL = 0.85

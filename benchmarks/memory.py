@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprof
-from gpuprof.diagnosis.projection_input.subject import subject_of
-from gpuprof.projection.memory.memory import usage
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
+from gpuprof.projection.memory.recorded_memory import usage
 from gpuprof.projection.subject import Subject
 from scenarios import catalogue
 

@@ -20,11 +20,11 @@ import gpuprof
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
 from gpuprof.diagnosis.memory.memory_time import step_with
-from gpuprof.diagnosis.projection_input.subject import subject_of
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
 from gpuprof.projection.memory.footprint import Footprint
-from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_changes import temporaries
 from gpuprof.projection.memory.memory_fixes import recorded_footprint
+from gpuprof.projection.memory.recorded_memory import RecordedMemory
 from scenarios import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent

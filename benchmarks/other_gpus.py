@@ -24,7 +24,7 @@ import numpy as np
 
 import gpuprof
 from gpuprof.costs.split import MEMORY
-from gpuprof.diagnosis.projection_input.subject import subject_of
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.question import question
 from gpuprof.projection.subject import Subject

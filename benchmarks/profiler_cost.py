@@ -18,8 +18,8 @@ from benchmarks.accuracy import MS, ROOT, cases
 from gpuprof.calibration import profiler as profiler_calibrated
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.split_collectives import model_collectives
 from gpuprof.replay.unprofiled.host_pace import host_pace
 from gpuprof.replay.unprofiled.profiler_cost import recorded_events, without
 from gpuprof.timeline.timeline import build_timeline

@@ -144,6 +144,7 @@ class Loop:
             here._end_tape()
             stage, here._stage, here._sampling = here._stage, "sampling", sampling
             found = [next(self._steps) for _ in range(count)]
+            here._end_tape()
             here._stage, here._sampling = stage, None
             sampling.end(1)
             until = time.monotonic() + PATIENCE_S

@@ -40,9 +40,9 @@ from gpuprof.record.command import Target
 from gpuprof.record.trial_meter import ARRIVED
 from gpuprof.trial import judge
 from gpuprof.trial.fixes import FixToTry, advised, parse
-from gpuprof.trial.processes import Outcome, Starter
-from gpuprof.trial.subject import predict_workers, run_of_command, subject_of
+from gpuprof.trial.starter import Outcome, Starter
 from gpuprof.trial.trial import TimedProcess, TriedFix
+from gpuprof.trial.trial_subject import predict_workers, run_of_command, subject_of
 
 LIMIT = 0.10
 """Difference between two processes of one program that occurs now and then on H200 hosts; the median is 3 %."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.iterations.with_arguments import Value, WithArguments
     from gpuprof.diagnosis.result.diagnosis import Diagnosis
-    from gpuprof.diagnosis.written.load import load_diagnosis
+    from gpuprof.diagnosis.written.load_diagnosis import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
     from gpuprof.record.on_demand import on_demand
@@ -60,7 +60,7 @@ _HOMES = {
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
-    "load_diagnosis": "gpuprof.diagnosis.written.load",
+    "load_diagnosis": "gpuprof.diagnosis.written.load_diagnosis",
     "on_demand": "gpuprof.record.on_demand",
     "phase": "gpuprof.record.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
@@ -180,7 +180,7 @@ def project(
     """
     from gpuprof.diagnosis.asked import Asked
     from gpuprof.diagnosis.diagnose_recording import diagnose_recording
-    from gpuprof.diagnosis.projection_input.subject import subject_of
+    from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
     from gpuprof.diagnosis.result.diagnosis import Diagnosis
     from gpuprof.projection import project as projecting
     from gpuprof.projection.gpu_names import gpu_named

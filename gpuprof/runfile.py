@@ -271,12 +271,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def partial_of(path: Path) -> Path:
-    """Where this process writes a file before it gets its name."""
+    """Where this process writes a file before renaming it to `path`."""
     return path.with_name(f".{path.name[:100]}.{os.getpid()}{PARTIAL}")
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a process of this machine that still runs is writing this file, or has said that it will."""
+    """Whether a running process of this machine is writing this file, or has announced it."""
     names = re.compile(rf"\.{re.escape(path.name[:100])}\.(\d+){re.escape(PARTIAL)}")
     try:
         writers = [found[1] for one in path.parent.iterdir() if (found := names.fullmatch(one.name))]

@@ -22,8 +22,8 @@ from gpuprof.record.command import Target
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.report.terminal.trial_terminal import STATUS, gain
 from gpuprof.trial.fixes import FixToTry
-from gpuprof.trial.processes import Starter
-from gpuprof.trial.run import run_trial
+from gpuprof.trial.run_trial import run_trial
+from gpuprof.trial.starter import Starter
 from gpuprof.trial.trial import Trial, TriedFix
 from gpuprof.trial.trial_json import dumps
 from scenarios.catalogue import ROOT, Scenario

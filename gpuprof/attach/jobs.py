@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.attach import processes
+from gpuprof.attach import attachable
 from gpuprof.errors import GpuprofError
-from gpuprof.hang.processes import life_of
+from gpuprof.hang.process_state import life_of
 from gpuprof.record import local_channel
 from gpuprof.record.local_channel import Message
 
@@ -107,8 +107,8 @@ def named(place: str) -> list[ArmedProcess]:
     found = [one for one in jobs if one.pid in pids] or [one for one in jobs if _is_below(one.pid, pids)]
     if not found:
         for pid in pids:
-            processes.check(pid)
-            raise GpuprofError(processes.why_not_armed(pid))
+            attachable.check(pid)
+            raise GpuprofError(attachable.why_not_armed(pid))
     return ranks_of(found[0], jobs)
 
 
@@ -135,7 +135,7 @@ def _pids_of(folder: Path) -> list[int]:
 def _is_below(pid: int, ancestors: list[int]) -> bool:
     """Whether a process descends from one of these."""
     for _ in range(20):
-        parent = processes.parent_of(pid)
+        parent = attachable.parent_of(pid)
         if parent is None or parent <= 1:
             return False
         if parent in ancestors:

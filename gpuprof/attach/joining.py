@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuprof.attach import processes
+from gpuprof.attach import attachable
 from gpuprof.attach.jobs import ArmedProcess, named
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Assumed, Seconds
@@ -43,7 +43,7 @@ def ranks_named(place: str, say: Callable[[str], None]) -> list[ArmedProcess]:
     try:
         return named(place)
     except GpuprofError:
-        if pid is None or processes.is_elsewhere(pid) or not processes.can_join(pid):
+        if pid is None or attachable.is_elsewhere(pid) or not attachable.can_join(pid):
             raise
     with tempfile.NamedTemporaryFile("w", prefix="gpuprof-join-", suffix=".py", encoding="utf-8") as file:
         file.write(file_to_run())

@@ -34,7 +34,7 @@ CACHE_LOSS = Number(
 )  # fmt: skip
 PINNED_DOWN = Number(
     0.7, 0.5, 0.9, "", "assumed",
-    "Probability that what is copied to pageable memory can go into pinned buffers that are kept instead.",
+    "Probability that copies to pageable memory can go to reused pinned buffers instead.",
 )  # fmt: skip
 SMALL_ON_GPU = Number(
     0.75, 0.5, 0.9, "", "assumed",

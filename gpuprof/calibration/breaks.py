@@ -7,7 +7,7 @@ from gpuprof.calibration.number import Number
 STAYS = Number(
     0.1, 0.0, 0.45, "", "measured",
     "Part of the CPU work around compiled graphs (guards, and the Python in between) that stays in a model that is not "
-    "compiled: taken from what stays where graphs are joined. Models of 8 and 16 blocks with two kinds of breaks on a "
+    "compiled: assumed to be what stays if graphs are joined. Models of 8 and 16 blocks with two kinds of breaks on a "
     "CPU (torch 2.13), timed with and without them: -0.3 to 0.35, on a machine that others used too.",
 )  # fmt: skip
 FUSED = Number(
@@ -17,17 +17,18 @@ FUSED = Number(
 )  # fmt: skip
 CALL_OPS = Number(
     33.0, 15.0, 60.0, "ops", "measured",
-    "What a call of a compiled graph costs the CPU around its generated code, forward and backward, before it has any "
-    "op, in units of what each op of the graph adds (inputs, guards, tensors that are saved). That first part goes "
-    "where the graph joins another; the second stays. Residual parts of 5 ops on a CPU that other processes used, too "
-    "(torch 2.13): 17, 33 and 38 in three runs of graphs of 5 to 40 ops.",
+    "What a call of a compiled graph without ops costs the CPU around its generated code, forward and backward, in "
+    "units of what each op of the graph adds (inputs, guards, saved tensors). This fixed part is saved if the graph is "
+    "joined with another; the rest stays. Residual parts of 5 ops on a CPU that other processes used, too (torch "
+    "2.13): 17, 33 and 38 in three runs of graphs of 5 to 40 ops.",
     (), "python -m benchmarks.graph_calls",
 )  # fmt: skip
 FUSED_LAUNCHES = Number(
     2.5, 1.2, 4.0, "launches", "fitted",
     "Launches that joining two compiled graphs saves inside the second one's generated code in each pass, where "
-    "kernels are fused across the break; what the code does before its first launch and after its last is not in it. "
-    "Two programs on an H100 whose CPU is the limit, without 15 and 17 breaks a step: one wants 2.5, the other 3.",
+    "kernels are fused across the break; what the code does before its first launch and after its last is not "
+    "included. Two programs limited by the CPU on an H100, without their 15 and 17 breaks a step: 2.5 fits one, 3 the "
+    "other.",
     ("scenarios/programs/breaks_random/recording", "scenarios/programs/breaks_disabled/recording"),
     "python -m benchmarks.compile_prices",
 )  # fmt: skip

@@ -52,10 +52,10 @@ SETTLING_STEPS = Number(
 )  # fmt: skip
 WRAPPER_CASTS = Number(
     0.3, 0.0, 0.8, "", "assumed",
-    "Share of the kernels of DDP or FSDP around a single process that stays without it: casts of weights for mixed "
+    "Share of the kernels of DDP or FSDP around a single process that stay without it: casts of weights for mixed "
     "precision, which autocast makes as well.",
 )  # fmt: skip
 NO_WRAPPER_ODDS = Number(
     0.8, 0.5, 0.95, "", "assumed",
-    "Probability that a run of one process needs no wrapper for several: it is no test of a larger job.",
+    "Probability that a run of one process needs no wrapper for several, that is, does not test a larger job.",
 )  # fmt: skip

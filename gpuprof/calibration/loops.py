@@ -43,10 +43,10 @@ BRANCHES = Number(
 )  # fmt: skip
 ONE_LOSS = Number(
     0.7, 0.5, 0.9, "", "assumed",
-    "Probability that a loss which is computed for one output after another can take all at once, or can share what is "
-    "found for one of them.",
+    "Probability that a loss that is computed for one output after another can take all at once, or can reuse the "
+    "result for one of them.",
 )  # fmt: skip
 LAST_LOSS = Number(
     0.55, 0.3, 0.7, "", "assumed",
-    "Probability that fewer of a model's losses of several outputs are enough.",
+    "Probability that losses of fewer of a model's outputs are enough.",
 )  # fmt: skip

@@ -62,6 +62,6 @@ CAST_ODDS = Number(
 )  # fmt: skip
 RARER_COPIES = Number(
     0.8, 0.5, 0.95, "", "assumed",
-    "Probability that weights or gradients which the CPU averages or measures in each step, and sends nothing of back, "
-    "may be copied in some steps only.",
+    "Probability that weights or gradients that the CPU averages or measures in each step, without sending anything "
+    "back, may be copied in some steps only.",
 )  # fmt: skip

@@ -175,7 +175,7 @@ def _list(as_json: bool) -> int:
         write(dumps(jobs) + "\n")
         return 0
     if not jobs:
-        from gpuprof.attach.processes import HOW_TO_ARM
+        from gpuprof.attach.attachable import HOW_TO_ARM
 
         say(f"no armed job of this user trains on this machine; to arm one: {HOW_TO_ARM}")
         return 0

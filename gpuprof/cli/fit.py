@@ -14,7 +14,7 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.costs.hardware import Gpu
     from gpuprof.trial.fit import FitOnGpu, FitReport, Model, Point
-    from gpuprof.trial.processes import Starter
+    from gpuprof.trial.starter import Starter
 
 _WITH_VALUE = ("--batch", "--length", "--to", "-m")
 
@@ -77,7 +77,7 @@ def command(
     """
     from gpuprof.cli.try_ import target_of
     from gpuprof.projection.gpu_names import gpu_named
-    from gpuprof.trial.processes import Starter
+    from gpuprof.trial.starter import Starter
 
     gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
     target = target_of(words, module, "gpuprof fit")
@@ -132,7 +132,7 @@ def _places(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[tuple[Gpu
 
 
 def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]) -> FitOnGpu:
-    from gpuprof.projection.memory.memory import usable_bytes
+    from gpuprof.projection.memory.recorded_memory import usable_bytes
     from gpuprof.trial.fit import FitOnGpu
 
     room = usable_bytes(gpu, memory_bytes)

@@ -19,7 +19,7 @@ def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
     print them. PID: running processes, by py-spy where it is installed. Without arguments: the latest run.
     """
     from gpuprof.hang.judge import judge
-    from gpuprof.hang.load import states_of
+    from gpuprof.hang.load_states import states_of
 
     states, now_ns = states_of(places)
     found = judge(states, now_ns)

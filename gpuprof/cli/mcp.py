@@ -253,7 +253,7 @@ def hang(places: list[str] | str = "") -> str:
     `gpuprof hang` in a shell does that."""
     from gpuprof.hang.hang_json import to_json
     from gpuprof.hang.judge import judge
-    from gpuprof.hang.load import states_of
+    from gpuprof.hang.load_states import states_of
     from gpuprof.interop.agent_answers import text
 
     given = [places] if isinstance(places, str) else places

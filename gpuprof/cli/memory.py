@@ -43,7 +43,7 @@ def command(
     change would save, in memory and in time, and the largest batch that fits with it. With a second one, AFTER: how
     its peak differs.
     """
-    from gpuprof.memory.load import load_memory
+    from gpuprof.memory.load_memory import load_memory
     from gpuprof.projection.gpu_names import gpu_named
 
     gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
@@ -66,7 +66,7 @@ def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | N
 
     from gpuprof.diagnosis.memory.memory_section import memory_of
     from gpuprof.errors import UnreadableTrace
-    from gpuprof.memory.load import load_memory, memory_file
+    from gpuprof.memory.load_memory import load_memory, memory_file
 
     together = [name.strip() for name in (fixes or "").split(",") if name.strip()]
     found = memory_of(diagnose_given(run), gpus, together)

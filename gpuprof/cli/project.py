@@ -122,7 +122,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 
 def _factor(here: Path, there: Path) -> float:
-    from gpuprof.projection.changes.host import measured_factor
+    from gpuprof.projection.changes.other_cpu import measured_factor
 
     return measured_factor(_measurement(here), _measurement(there))
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.result.finding_model import Finding
     from gpuprof.record.command import Target
     from gpuprof.trial.fixes import FixToTry
-    from gpuprof.trial.subject import TrialSubject
     from gpuprof.trial.trial import Trial
+    from gpuprof.trial.trial_subject import TrialSubject
 
 BUDGET = "5m"
 MOST_SHOWN: Convention[Names] = 5
@@ -116,7 +116,7 @@ def command(
             return 0
         words = _words_of_latest(fixes)
     target = target_of(words, module, "gpuprof try")
-    from gpuprof.trial.subject import run_of_command
+    from gpuprof.trial.trial_subject import run_of_command
 
     folder = run_of_command(target.argv)
     if listing:
@@ -150,7 +150,7 @@ def _words_of_latest(fixes: tuple[str, ...]) -> tuple[str, ...]:
     """The command of the latest run here, so that commands printed by a diagnosis can be pasted unchanged. Raises
     GpuprofError."""
     from gpuprof.record.redact import MASK
-    from gpuprof.trial.subject import latest_command
+    from gpuprof.trial.trial_subject import latest_command
 
     example = " ".join(["gpuprof try", *(f"--fix {one}" for one in fixes), "train.py"])
     words = latest_command()
@@ -183,7 +183,7 @@ def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
 
 
 def _subject(folder: Path) -> TrialSubject:
-    from gpuprof.trial.subject import subject_of
+    from gpuprof.trial.trial_subject import subject_of
 
     return subject_of(folder)
 
@@ -191,8 +191,8 @@ def _subject(folder: Path) -> TrialSubject:
 def _record(target: Target, words: tuple[str, ...], module: str | None, yes: bool) -> Path:
     """Records the command once, as `gpuprof trace --stop` does, but with its writes redirected to scratch. Raises
     GpuprofError."""
-    from gpuprof.trial.processes import Starter
-    from gpuprof.trial.subject import run_of_command
+    from gpuprof.trial.starter import Starter
+    from gpuprof.trial.trial_subject import run_of_command
 
     say("no run of this command here yet: it is recorded first (gpuprof trace --stop), and writes to a scratch folder")
     with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd(), _say_once) as starter:
@@ -206,7 +206,7 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
 
 def _ask_for_consent(folder: Path, yes: bool) -> None:
     """Raises GpuprofError if the recorded program changes files that a trial cannot protect, and --yes is not given."""
-    from gpuprof.trial.processes import sandbox_of
+    from gpuprof.trial.starter import sandbox_of
     from gpuprof.trial.written import changes_of
 
     escape = None if yes or sandbox_of(False, Path.cwd()).keeps_all else changes_of(folder).escape
@@ -231,7 +231,7 @@ def _raise_if_failed(subject: TrialSubject) -> None:
 def _choose(subject: TrialSubject, asked: list[Any], argv: Sequence[str]) -> list[FixToTry]:
     """The fixes to try: the requested ones, else the advised ones."""
     from gpuprof.trial.fixes import advised, of_iteration, with_predictions
-    from gpuprof.trial.subject import predict_workers, with_flags
+    from gpuprof.trial.trial_subject import predict_workers, with_flags
 
     if asked:
         found, _ = advised(subject.diagnosis)
@@ -247,7 +247,7 @@ def _choose(subject: TrialSubject, asked: list[Any], argv: Sequence[str]) -> lis
 def _advised(subject: TrialSubject) -> tuple[list[FixToTry], list[Finding]]:
     """The fixes tried by default, and the findings that have to be applied by hand."""
     from gpuprof.trial.fixes import advised
-    from gpuprof.trial.subject import with_workers
+    from gpuprof.trial.trial_subject import with_workers
 
     found, by_hand = advised(subject.diagnosis)
     return with_workers(subject, found), by_hand
@@ -261,8 +261,8 @@ def _run(
     until: float | None,
 ) -> Trial:  # fmt: skip
     from gpuprof.trial.plan import FEWEST_ROUNDS, process_seconds, seconds
-    from gpuprof.trial.processes import Starter
-    from gpuprof.trial.run import run_trial
+    from gpuprof.trial.run_trial import run_trial
+    from gpuprof.trial.starter import Starter
 
     step_s = subject.step_s or 0.0
     process_s = process_seconds(subject.start_s, step_s, 20, 40)
@@ -369,8 +369,8 @@ def _wrapped(line: str) -> list[str]:
 def _listing(subject: TrialSubject | None, argv: Sequence[str]) -> dict[str, Any]:
     from gpuprof.trial.fixes import FixToTry
     from gpuprof.trial.patches import names, patch_for
-    from gpuprof.trial.subject import with_flags
     from gpuprof.trial.trial import TriedFix
+    from gpuprof.trial.trial_subject import with_flags
     from gpuprof.trial.written import changes_of
 
     found, by_hand = ([], []) if subject is None else _advised(subject)

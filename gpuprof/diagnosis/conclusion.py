@@ -28,8 +28,8 @@ from gpuprof.diagnosis.verdict.doubts import doubts
 from gpuprof.diagnosis.verdict.estimate import estimate_devices
 from gpuprof.diagnosis.verdict.rest_of_step import first_cause
 from gpuprof.diagnosis.verdict.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
-from gpuprof.diagnosis.verdict.summary import summary
 from gpuprof.diagnosis.verdict.verdict import judge, slow_kind, with_doubts
+from gpuprof.diagnosis.verdict.verdict_summary import summary
 from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.noise import process_noise
 from gpuprof.replay.unprofiled.host_pace import pace_and_spread

@@ -90,7 +90,7 @@ def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
     if run is None or not Path(run.path, samples_file(run.rank)).exists():
         return diagnosis
     from gpuprof.diagnosis.sampled.gap_frames import with_frames
-    from gpuprof.diagnosis.sampled.host import host_of
+    from gpuprof.diagnosis.sampled.sampled_functions import host_of
     from gpuprof.tracefile.run_folder.samples import read_samples
 
     samples = read_samples(Path(run.path), run.rank)
@@ -115,7 +115,7 @@ def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
 
 def _project(diagnosis: Diagnosis, to: Sequence[str], **options: Any) -> Projection:
     """The diagnosed step on other GPUs, for the diagnosis's tables."""
-    from gpuprof.diagnosis.projection_input.subject import subject_of
+    from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
     from gpuprof.projection.project import project
     from gpuprof.projection.question import question
 

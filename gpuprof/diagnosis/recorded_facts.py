@@ -21,8 +21,8 @@ from gpuprof.diagnosis.mean_step.run_budget import Feed
 from gpuprof.diagnosis.mean_step.timed_steps import TimedSteps
 from gpuprof.diagnosis.recorded.baseline_mismatch import fits_the_gpu, mismatch
 from gpuprof.diagnosis.recorded.environment import environment_of, source_of
+from gpuprof.diagnosis.recorded.gpu_work import kernel_summary
 from gpuprof.diagnosis.recorded.input_kind import trains_on_tokens, without_tokens
-from gpuprof.diagnosis.recorded.kernels import kernel_summary
 from gpuprof.diagnosis.recorded.quality import judged, quality_of, with_issue
 from gpuprof.diagnosis.recorded.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.result.cpu_step import CpuStep
@@ -39,7 +39,7 @@ from gpuprof.diagnosis.result.diagnosis import (
 from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.result.tables import Tables
 from gpuprof.diagnosis.run.cpu_times import cpu_step, on_cpu
-from gpuprof.diagnosis.run.run import RunFacts, run_facts
+from gpuprof.diagnosis.run.run_facts import RunFacts, run_facts
 from gpuprof.diagnosis.run.run_issues import run_issues
 from gpuprof.timeline.cpu.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline

@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal
 
 from gpuprof.hang.dump import Call, DumpFrame, GroupState
-from gpuprof.hang.groups import Group, groups_of
+from gpuprof.hang.process_groups import Group, groups_of
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import own_frame
 from gpuprof.units import Assumed, WholeNs

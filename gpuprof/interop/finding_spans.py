@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.diagnosis.idle.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
-from gpuprof.interop.lanes import Lane, Lanes
+from gpuprof.interop.drawn_lanes import Lane, Lanes
 from gpuprof.interop.trace_events import Field, JsonTexts, Spans, Texts, constant, json_texts
 from gpuprof.timeline.intervals import Cover
 from gpuprof.timeline.phases import PHASES

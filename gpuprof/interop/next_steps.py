@@ -17,8 +17,8 @@ from gpuprof.diagnosis.result.fix import PatchValue
 from gpuprof.record.redact import MASK
 from gpuprof.trial.fixes import FixToTry, advised, lines_for
 from gpuprof.trial.patches import names
-from gpuprof.trial.subject import START_S, TrialSubject, with_workers
 from gpuprof.trial.trial import TriedFix
+from gpuprof.trial.trial_subject import START_S, TrialSubject, with_workers
 from gpuprof.units import Characters, Convention, Entries
 
 BEFORE_COMMAND = " -- "

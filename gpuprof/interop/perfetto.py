@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
+from gpuprof.interop.drawn_lanes import Lanes
 from gpuprof.interop.finding_spans import OURS, busy_share, found_lanes
-from gpuprof.interop.lanes import Lanes
 from gpuprof.interop.recording_spans import GPU, HOST, recorded_lanes
 from gpuprof.interop.slices import Placement, place
 from gpuprof.interop.trace_events import FARTHEST_NS, JsonTexts, Spans, filled, json_text, json_value, lines, micros

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.interop.lanes import Lane, Lanes
+from gpuprof.interop.drawn_lanes import Lane, Lanes
 from gpuprof.interop.slices import separate_ranges
 from gpuprof.interop.trace_events import FARTHEST_NS, Field, JsonTexts, Spans, constant, json_texts
 from gpuprof.timeline.timeline import Timeline

@@ -14,12 +14,12 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
-from gpuprof.projection.changes.host import SHOWN_FACTORS
+from gpuprof.projection.changes.other_cpu import SHOWN_FACTORS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
 from gpuprof.projection.memory.footprint import footprint
-from gpuprof.projection.memory.memory import fit, share_that_fits
+from gpuprof.projection.memory.recorded_memory import fit, share_that_fits
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
 from gpuprof.projection.projection import (
     FitWith,
@@ -32,9 +32,9 @@ from gpuprof.projection.projection import (
     ProjectionRequest,
     RecordedStep,
 )
+from gpuprof.projection.projection_sentence import summarize
 from gpuprof.projection.question import ProjectionQuestion
 from gpuprof.projection.subject import Subject
-from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained_rates import Reach, reach_of
 from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph

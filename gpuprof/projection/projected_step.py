@@ -14,10 +14,10 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.projection.changes.batch import Grown, another_batch, grown
 from gpuprof.projection.changes.depth import stretched, times
 from gpuprof.projection.changes.experts import rows_and_factor
-from gpuprof.projection.changes.host import another_host
-from gpuprof.projection.changes.kernels import Scaled, on_graph, scaled_kernels
+from gpuprof.projection.changes.other_cpu import another_host
+from gpuprof.projection.changes.other_gpu import Scaled, on_graph, scaled_kernels
 from gpuprof.projection.changes.per_sample_attention import rounds_of
-from gpuprof.projection.memory.memory import Usage, usage
+from gpuprof.projection.memory.recorded_memory import Usage, usage
 from gpuprof.projection.question import ProjectionQuestion
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained_rates import Reach, reach_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuprof.costs.hardware import Gpu
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.changes.host import FACTOR_LIMITS
+from gpuprof.projection.changes.other_cpu import FACTOR_LIMITS
 from gpuprof.projection.gpu_names import gpu_named
 from gpuprof.units import Convention, Ranks
 

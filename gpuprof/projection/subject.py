@@ -9,8 +9,8 @@ import numpy as np
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.roofline import Roofline
 from gpuprof.projection.changes.depth import Layers
-from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import MemoryFix
+from gpuprof.projection.memory.recorded_memory import RecordedMemory
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE

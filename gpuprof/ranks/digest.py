@@ -23,9 +23,9 @@ from gpuprof.ranks.digest_data import (
 )
 from gpuprof.ranks.digest_data import Rows as DigestRows
 from gpuprof.ranks.joint import replay_rows
-from gpuprof.replay.collectives import estimate_transfers
 from gpuprof.replay.graph import COMMUNICATION, Graph
 from gpuprof.replay.simulate import simulate
+from gpuprof.replay.split_collectives import estimate_transfers
 from gpuprof.replay.unprofiled.host_pace import host_pace
 from gpuprof.replay.unprofiled.profiler_cost import recorded_events, without
 from gpuprof.timeline.collectives.collectives import Collectives, find_collectives

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..runfile import log
 from .observer import observer
-from .optimizer_hooks import Counter, OptimizerHooks
+from .optimizer_hooks import NOTHING, Counter, OptimizerHooks
 from .options import options_of
 from .session import Session
 
@@ -81,8 +81,8 @@ class Holder:
 
     @property
     def counter(self) -> Counter | None:
-        """In an armed process, while nothing is recorded: called after the step of an optimizer in place of everything
-        else. What it does not count it passes to the listener."""
+        """In an armed process, while nothing is recorded: the only function called after an optimizer's step. What it
+        does not count it passes to the listener."""
         return self._counter
 
     @counter.setter
@@ -90,14 +90,14 @@ class Holder:
         self._counter = counter
         self._exchange(counter if self._run is None else None)
 
-    def _exchange(self, counter: Counter | None) -> None:
+    def _exchange(self, counter: Counter | None, before: Counter = NOTHING) -> None:
         if self._hooks is not None:
-            self._hooks.count_by(counter)
+            self._hooks.count_by(counter, before)
 
-    def _count_session(self, session: Session, counter: Counter | None) -> None:
+    def _count_session(self, session: Session, counter: Counter | None, before: Counter) -> None:
         """A session counts its steps in this way from now on."""
         if session is self._session and self._listener is None:
-            self._exchange(counter)
+            self._exchange(counter, before)
 
     def attach_optimizers(self, module: Any, listener: OptimizerListener | None = None) -> None:
         """Follows every optimizer of the process, once. module: torch.optim.optimizer. listener: called after the

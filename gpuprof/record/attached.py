@@ -53,16 +53,19 @@ class Attached:
         """Watches the model's calls. ranges: the calls and its modules get ranges."""
         self._training.hook(self._listener, self.ranges.open, self._levels if ranges else None)
 
-    def rest(self, fetching: Callable[[Any, Any], Any], calling: Callable[[Any, Any, Any], None] | None) -> bool:
+    def rest(
+        self, fetching: Callable[[Any, Any], Any], calling: Callable[[Any, Any, Any], None] | None,
+        passing: Callable[[Any, Any], Any] | None = None,
+    ) -> bool:  # fmt: skip
         """Removes the hooks that a step calls, until `resume`; returns whether that was possible. fetching: makes the
         stand-in for the loader's `__next__` (see `Patch.rest`). calling: called before the model is, with it and its
-        positional arguments and keywords."""
+        positional arguments and keywords. passing: makes the stand-in for the backward pass; None: there is none."""
         here = [self._backward, *sampled.patches, *(() if self._training.workers else loader_meter.patches)]
         if self._loader is None or not self._loader.rest(fetching):
             return False
         self._resting = [self._loader]
         for patch in here:
-            if patch is not None and not patch.rest():
+            if patch is not None and not patch.rest(passing if patch is self._backward else None):
                 self.resume()
                 return False
             self._resting.append(patch)

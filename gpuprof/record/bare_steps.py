@@ -18,9 +18,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from .attached import Attached
+from .bare_marks import BareMarks
 from .batch import BatchWork
 from .guard import came_from_signal_handler, failed
-from .optimizer_hooks import Counter
+from .optimizer_hooks import NOTHING, Counter
 from .regular_steps import Regular, Shape
 from .step_clock import OPTIMIZER, StepClock
 from .step_meter import Ended, StepMeter
@@ -51,7 +52,9 @@ class BareSteps:
     def __init__(
         self, owner: Any, regular: Regular, meter: StepMeter, clock: StepClock, stretch: Stretch, attached: Attached,
         left: int, uses_gpu: bool, add_line: Callable[[int, Ended], None], full: Callable[[], None],
+        marks: BareMarks | None = None,
     ) -> None:  # fmt: skip
+        self._marks = marks
         self._owner, self.regular, self._meter, self._clock, self._stretch = owner, regular, meter, clock, stretch
         self._attached, self._add_line, self._full = attached, add_line, full
         self.thread, self._planned = clock.thread, min(left, MOST_EVENTS)
@@ -61,19 +64,19 @@ class BareSteps:
         self._batches: list[Batch] = []
         """(ns that it was waited for, shape, what its values say if they were read) of each batch."""
         self._most: list[int] = [regular.fetches]
-        """The number of batches that there may be by the end of the current step."""
+        """The largest number of batches by the end of the current step."""
         self._ends: list[tuple[int, int, dict[str, int] | None, int]] = []
         """Of each step: its end, the batches so far, what else was done, and the beginning of the next step."""
         self._handed = 0
-        """Steps whose durations the stretch has got."""
+        """Steps whose durations were handed to the stretch."""
         self._begun: list[int] = []
-        """Not empty if the current step has begun its work; of use only once the steps are over."""
+        """Not empty if the current step has begun its work; used only once the steps are over."""
         self._optimizer: int | None = None
         """Id of the optimizer that ends steps; None where a trainer or Recorder ends them."""
         self._is_over = False
         self.ended: Callable[..., bool] = lambda *_: False
-        """Called at the end of a step, with the optimizer that has done its step if that ends it. False where it is not
-        one of these steps."""
+        """Called at the end of a step, with the optimizer whose step ends it, if one does. False if it is not one of
+        these steps."""
 
     def begin(self) -> bool:
         """Removes the hooks; returns whether that was possible."""
@@ -81,8 +84,8 @@ class BareSteps:
             self._optimizer = self._clock.begin_bare(self._ends, self._begun)
             if self._optimizer is None:
                 return False
-        regular = self.regular
-        if not self._attached.rest(self._fetching, None if regular.has_loader else self._calling()):
+        passing = None if self._marks is None else self._marks.passing
+        if not self._attached.rest(self._fetching, self._calling(), passing):
             self._clock.without_counter()
             return False
         if self._optimizer is None:
@@ -94,8 +97,13 @@ class BareSteps:
 
     @property
     def counter(self) -> Counter | None:
-        """What is called after the step of an optimizer, where that ends steps."""
+        """The function called after an optimizer's step, if that ends steps."""
         return None if self._optimizer is None else self.ended
+
+    @property
+    def before(self) -> Counter:
+        """The function called before an optimizer's step."""
+        return NOTHING if self._marks is None else self._marks.before_optimizer()
 
     @property
     def left(self) -> int:
@@ -109,7 +117,7 @@ class BareSteps:
     # -- what happens in a step
 
     def _fetching(self, fetch: Any, usual: Any) -> Any:
-        """A function in place of a loader's `__next__`, which is `fetch`; usual: the one that does everything."""
+        """A replacement for a loader's `__next__`, which is `fetch`; usual: the one that does everything."""
         now, known, key, batches, most = (
             perf_counter_ns,
             self.regular.iterator,
@@ -117,7 +125,7 @@ class BareSteps:
             self._batches,
             self._most,
         )
-        ration = Ration(READING_SHARE)
+        ration, marks = Ration(READING_SHARE), None if self._marks is None else self._marks.noted
 
         def wrapper(iterator: Any) -> Any:
             if known() is not iterator or len(batches) >= most[0]:
@@ -127,6 +135,8 @@ class BareSteps:
             try:
                 batch = fetch(iterator)
                 ended = now()
+                if marks is not None:
+                    marks.extend((("data", begun), ("data_end", ended)))
                 shape = (batch if key is None else batch[key]).shape
                 batches.append(
                     (ended - begun, shape, self._read(batch, ended, ration) if ended >= ration.next_ns else None)
@@ -144,7 +154,7 @@ class BareSteps:
         return wrapper
 
     def _fetch_otherwise(self, iterator: Any, fetch: Any, usual: Any) -> Any:
-        """A batch is wanted from another loader, or one more than usual."""
+        """A batch is requested from another loader, or one more than usual."""
         if get_ident() != self.thread:
             return fetch(iterator)
         if not self._is_over:  # else other code has wrapped this function
@@ -152,20 +162,25 @@ class BareSteps:
         return usual(iterator)
 
     def _calling(self) -> Callable[[Any, Any, Any], None] | None:
-        """The function before a call of the model, where there is no DataLoader; None where calls are not seen."""
+        """The function called before each call of the model if there is no DataLoader, or the call is marked; None if
+        calls are not seen, or need not be."""
         key, batches, most, identity, thread = self.regular.key, self._batches, self._most, get_ident, self.thread
-        if not self.regular.sees_calls:
+        marks, has_loader = None if self._marks is None else self._marks.noted, self.regular.has_loader
+        if not self.regular.sees_calls or (has_loader and marks is None):
             return None
-        is_named = isinstance(key, str)
+        is_named, now = isinstance(key, str), perf_counter_ns
 
         def note(model: Any, arguments: Any, keywords: Any) -> None:
             try:
-                if model.training and len(batches) < most[0] and identity() == thread:
-                    shape = () if key is None else (keywords if is_named else arguments)[key].shape
-                    batches.append((0, shape, None))
+                if model.training and identity() == thread and (has_loader or len(batches) < most[0]):
+                    if not has_loader:
+                        shape = () if key is None else (keywords if is_named else arguments)[key].shape
+                        batches.append((0, shape, None))
+                    if marks is not None:
+                        marks.append(("forward", now()))
                     return
             except Exception:
-                pass  # it is called in another way than before
+                pass  # it is called differently than before
             self._call_otherwise(arguments, keywords)
 
         return note
@@ -176,7 +191,7 @@ class BareSteps:
             self._owner.on_call((keywords, arguments))
 
     def _read(self, batch: Any, now_ns: int, ration: Ration) -> BatchWork | None:
-        """What the values of a batch say. Where they say nothing, later ones are not read."""
+        """What the values of a batch say. If they say nothing, later batches are not read."""
         work = self._meter.work.rationed(batch, now_ns, ration)
         if work is None:
             ration.next_ns = NEVER_NS
@@ -184,6 +199,8 @@ class BareSteps:
 
     def _odd(self, begun_ns: int, iterator: Any, batch: Any) -> None:
         """A batch unlike the others has arrived, or none."""
+        if self._marks is not None:
+            self._marks.noted.append(("data", begun_ns))
         self._owner.end_bare_steps()
         self._owner.batch_arrived(begun_ns, iterator, batch)
 
@@ -208,7 +225,7 @@ class BareSteps:
             try:
                 at = now()
                 if on_gpu:
-                    # Where the default stream is current, no CUDA graph is being captured.
+                    # While the default stream is current, no CUDA graph is being captured.
                     if len(made) > RESERVE and current.is_default and stream_of(device) == current.known:
                         event = made.pop()
                         record(event, current.stream)
@@ -231,13 +248,13 @@ class BareSteps:
         return False
 
     def _without_batch(self, optimizer: Any) -> bool:
-        """A step ends that has fetched nothing, or called nothing."""
+        """A step ends that fetched no batch, or did not call the model."""
         if not self._is_over and get_ident() == self.thread:
             self._owner.end_bare_steps()
         return self._not_noted(optimizer)
 
     def _mark(self) -> bool:
-        """Marks the end of a step where that takes more than usual; returns whether that is possible."""
+        """Marks the end of a step if that takes more than usual; returns whether that is possible."""
         if self._clock.captures() and capturing_check()():
             return False
         self._stretch.mark()
@@ -249,12 +266,15 @@ class BareSteps:
             self._full()
 
     def _hand_durations(self) -> None:
-        """Hands the durations of the steps to the stretch."""
+        """Hands the durations of the steps to the stretch, and their marks to the sampling."""
         stretch = self._stretch
-        for at, _, _, begun in self._ends[self._handed :]:
+        new = self._ends[self._handed :]
+        for at, _, _, begun in new:
             stretch.step_ns.append(at - stretch.step_begun_ns)
             stretch.step_begun_ns = begun
         self._handed = len(self._ends)
+        if self._marks is not None:
+            self._marks.hand_over([at for at, *_ in new])
 
     # -- afterwards
 
@@ -275,7 +295,7 @@ class BareSteps:
         offset_ns = time.time_ns() - perf_counter_ns()
         pending = deque[Used]((shape, None) for shape in self.regular.ahead)
         given, last = 0, len(self._ends) - 1
-        # Steps are alike, and a function that says how many ops there were so far need not be called in each.
+        # Steps are alike, so the function that counts ops need not be called in each.
         ops = max(self._meter.ops_followed() - self._ops, 0) if get_ident() == self.thread else 0
         for i, (at, until, lumps, begun) in enumerate(self._ends):
             self._give(self._batches[given:until], pending, used=until - given)
@@ -286,7 +306,7 @@ class BareSteps:
             self._meter.begin(begun)
         rest = self._batches[given:]
         if rest or not self.regular.fetches:
-            self._begun.append(rest)
+            self._begun.append(1)
         # Whatever ended these steps, mostly an unlike batch, came after the passes of the batches before it.
         self._give(rest, pending, len(rest) if self.regular.alternates or len(rest) >= self.regular.fetches else 0)
         self.regular = replace(self.regular, ahead=tuple(shape for shape, _ in pending))

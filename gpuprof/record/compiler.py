@@ -27,6 +27,7 @@ MOST_COMPILATIONS: Convention[Entries] = 1000
 """Compilations whose facts Dynamo is asked to keep. Its default is 64; a model of 30 layers with a graph break in each
 exceeds that."""
 MOST_FUNCTIONS: Convention[Functions] = 200
+MOST_VERSIONS: Convention[Entries] = 64
 MOST_BREAKS: Convention[Entries] = 100
 MOST_REASONS: Convention[Entries] = 20
 LONGEST_TEXT: Convention[Characters] = 300
@@ -138,6 +139,7 @@ def _functions(compilations: list[Any], place: Callable[[Any], str]) -> tuple[li
         if getattr(one, "is_forward", None) is False:
             continue
         row["ops"] = max(row["ops"], _number(one, "graph_op_count"))
+        _add_ops(row["ops_of_versions"], int(parts[2]), _number(one, "graph_op_count"))
         row["guards"] = max(row["guards"], _number(one, "guard_count"))
         row["guard_us"] = max(row["guard_us"], _number(one, "guard_latency_us"))
         failure = getattr(one, "fail_reason", None)
@@ -155,6 +157,13 @@ def _functions(compilations: list[Any], place: Callable[[Any], str]) -> tuple[li
     return rows[:MOST_FUNCTIONS], max(len(rows) - MOST_FUNCTIONS, 0)
 
 
+def _add_ops(ops: list[int], version: int, count: int) -> None:
+    """Notes the ops of a version, numbered from 0."""
+    if version < MOST_VERSIONS:
+        ops += [0] * (version + 1 - len(ops))
+        ops[version] = max(ops[version], count)
+
+
 def _failed_at(one: Any, place: Callable[[Any], str]) -> dict[str, Any] | None:
     """The line for which a function was given up."""
     file, line = getattr(one, "fail_user_frame_filename", None), _number(one, "fail_user_frame_lineno")
@@ -164,8 +173,9 @@ def _failed_at(one: Any, place: Callable[[Any], str]) -> dict[str, Any] | None:
 def _empty(number: int) -> dict[str, Any]:
     names: dict[str, Any] = {"id": number, "function": None, "file": None, "line": None, "resumed_at": None}
     return names | {
-        "versions": 0, "ops": 0, "guards": 0, "guard_us": 0, "compile_us": 0, "ended_unix_us": 0, "limit": False,
-        "failed": None, "failed_at": None, "failed_detail": None, "failed_hint": None,
+        "versions": 0, "ops": 0, "ops_of_versions": [], "guards": 0, "guard_us": 0, "compile_us": 0,
+        "ended_unix_us": 0, "limit": False, "failed": None, "failed_at": None, "failed_detail": None,
+        "failed_hint": None,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
+from .bare_marks import BareMarks
 from .bare_steps import BareSteps
 from .optimizer_hooks import NOTHING
 from .regular_steps import StepWatch
@@ -36,10 +37,11 @@ class NotedSteps(StepEvents):
 
     def _begin_tape(self) -> None:
         """The step that has just begun is only noted, if nothing else has to be done in the baseline's steps."""
-        is_plain = self._stage in BASELINES and not (self._may_be_profiled or self._under_tool)
+        is_sampled = self._stage == "sampling" and self._sampling is not None
+        is_plain = (is_sampled or self._stage in BASELINES) and not (self._may_be_profiled or self._under_tool)
         if not is_plain or self._attached.ranges.listening or self._meter.phases.marked:
             return
-        if not self._meter.work.knows_calls or self._begin_bare():
+        if not self._meter.work.knows_calls or self._begin_bare() or is_sampled:
             return
         tape = Tape(
             self, self._meter, self._clock, self._free.stretch, self._left, bool(self._devices),
@@ -67,9 +69,13 @@ class NotedSteps(StepEvents):
             bare = BareSteps(
                 self, self._regular, self._meter, self._clock, stretch, self._attached, self._left,
                 bool(self._devices), partial(self._keep_line, self._stage), self._tape_is_full,
+                None if self._sampling is None or self._stage in BASELINES
+                else BareMarks(self._sampling, self._clock.thread),
             )  # fmt: skip
             if bare.begin():
+                self._was_bare = True
                 self.bare, self.counter = bare, bare.counter or NOTHING
+                self.exchange(self, self.counter, bare.before)
                 return True
         self._watch = None
         return False

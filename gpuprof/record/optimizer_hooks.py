@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 Counter = Callable[[Any, Any, Any], Any]
-"""Called as a hook is, with an optimizer that has done its step, its arguments and its keywords."""
+"""Called like a hook, with an optimizer that has done its step, its positional arguments and its keywords."""
 NOTHING: Any = ().__init__
-"""Does nothing, in C: a Python function takes some microseconds where it is called once a step."""
+"""Does nothing, in C: a Python function that is called once a step takes some microseconds."""
 
 
 class OptimizerHooks:
@@ -25,19 +25,21 @@ class OptimizerHooks:
         self._handles = module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
         self._usual = before, after
 
-    def count_by(self, counter: Counter | None) -> None:
-        """From now on only `counter` is called; None: both hooks are again. Called on any thread: an entry of a
-        dictionary is exchanged, which those who go through it at this moment do not mind."""
-        if counter is not None and counter is not NOTHING:
-            counter._torchdynamo_disable = True  # type: ignore[attr-defined]
-        wanted = self._usual if counter is None else (NOTHING, counter)
+    def count_by(self, counter: Counter | None, before: Counter = NOTHING) -> None:
+        """From now on `before` and `counter` are called in place of both hooks; counter None: both hooks are called
+        again. May be called on any thread: it replaces values of dictionaries, which is safe while others iterate over
+        them."""
+        wanted = self._usual if counter is None else (before, counter)
+        for hook in wanted:
+            if hook is not NOTHING:
+                hook._torchdynamo_disable = True  # type: ignore[attr-defined]
         for handle, hook in zip(self._handles, wanted, strict=True):
             hooks = handle.hooks_dict_ref()
             if hooks is not None and handle.id in hooks:
                 hooks[handle.id] = hook
 
     def remove(self) -> None:
-        """Takes both away."""
+        """Removes both."""
         for handle in self._handles:
             with contextlib.suppress(Exception):
                 handle.remove()

@@ -33,12 +33,12 @@ class Regular:
     """What each step does alike."""
 
     iterator: Callable[[], Any]
-    """Refers weakly to the iterator of the DataLoader that every batch comes from, or to None."""
+    """A weak reference to the iterator of the DataLoader that every batch comes from; returns None without one."""
     key: Any
-    """Of the tensor of a batch whose shape is looked at; None: the batch is that tensor. Without a DataLoader: of the
-    arguments of a call, an index or a keyword."""
+    """Key in the batch of the tensor whose shape is looked at; None: the batch is that tensor. Without a DataLoader: an
+    index or a keyword in the arguments of a call."""
     fetches: int
-    """Batches that a step fetches; without a DataLoader calls of the model, if these are seen."""
+    """Batches that a step fetches; without a DataLoader, calls of the model if these are seen."""
     passes: int
     """Backward passes of a step."""
     sees_calls: bool

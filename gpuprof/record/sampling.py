@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuprof.units import (
         Assumed,
+        Bytes,
         Code,
         Convention,
         Cores,
@@ -54,11 +55,15 @@ SLOW_READING: Measured[Times] = 2
 """Factor of the shortest period in Python 3.10, where each frame is an object: a sample of 50 frames takes the
 sampling process 200 µs there, and 60 µs in later versions."""
 REPLY_S: Assumed[Seconds] = 10.0
-"""The training waits at most this long for the process that samples to start: mostly 0.1 s, and longer where other
-programs keep the CPUs busy."""
+"""The training waits at most this long for the sampling process to start: usually 0.1 s, longer if other programs keep
+the CPUs busy."""
 TAKEN_S: Assumed[Seconds] = 3.0
-"""And this long for it to take what it is sent at the end of the stretch."""
-MOST_MARKS: Convention[Entries] = 5000
+"""The training waits at most this long for the sampling process to take what it is sent at the end of the stretch."""
+SENT_BYTES: Assumed[Bytes] = 1 << 20
+"""What it is sent fits into a buffer of this size; the kernel may allow less, and then the training waits until it is
+read."""
+MOST_MARKS: Convention[Entries] = 16_000
+"""Six in each step of 2 ms."""
 DENIED = "denied"
 """The sampler's answer where the system does not let it read."""
 _PR_SET_PTRACER: Published[Code] = 0x59616D61
@@ -97,6 +102,7 @@ class Sampling:
         variables = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "PYTHONPATH")}
         words = [str(Path(__file__).parent.parent), str(folder.absolute()), samples_file(rank)]
         self._line, theirs = socket.socketpair()
+        self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_BYTES)
         self._line.settimeout(REPLY_S)
         try:
             with theirs:
@@ -147,7 +153,7 @@ class Sampling:
         return json.loads(answer)
 
     def _send(self, request: dict[str, Any]) -> None:
-        data = json.dumps(request).encode() + b"\n"
+        data = json.dumps(request, separators=(",", ":")).encode() + b"\n"
         while data:
             # If the sampler is gone, this raises an error here instead of sending SIGPIPE to the program.
             data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
@@ -176,9 +182,17 @@ class Sampling:
         """A step has ended."""
         self._steps_ns.append(time.monotonic_ns())
 
-    def wants_more(self) -> bool:
-        """Whether the stretch is still too short."""
-        return self._steps_ns[-1] - self._steps_ns[0] < SAMPLED_S * 1e9
+    def noted(self, ends_ns: list[int], marks: list[tuple[str, int]]) -> None:
+        """Steps have ended at these moments, with these marks."""
+        self._steps_ns += ends_ns
+        if self.is_on:
+            self._marks += marks[: MOST_MARKS - len(self._marks)]
+
+    def further_steps(self) -> int:
+        """Steps until the stretch is long enough, as far as it can be said now: 0 if it is."""
+        lasted_ns, steps = self._steps_ns[-1] - self._steps_ns[0], len(self._steps_ns) - 1
+        missing_ns = SAMPLED_S * 1e9 - lasted_ns
+        return 0 if missing_ns <= 0 else max(int(missing_ns * steps / max(lasted_ns, 1)), 1)
 
     def end(self, first_step: int) -> None:
         """The stretch is over; the sampler writes what it has. first_step: number of its first step. Raises OSError."""

@@ -21,7 +21,7 @@ SETTLE_S: Assumed[Seconds] = 2.0
 LONGEST_SETTLE: Assumed[Steps] = 10
 """Short steps settle for this long, or this many steps: GPU clocks rise over seconds, not steps."""
 WATCHED: Convention[Steps] = 3
-"""Steps that are watched (`regular_steps`), the last of those that settle."""
+"""The last of the settling steps, which are watched (`regular_steps`)."""
 WARM_UP: Assumed[Steps] = 2
 """Steps recorded and discarded: the first one includes the start of CUPTI."""
 STEPS_AFTER: Assumed[Steps] = 15
@@ -50,7 +50,7 @@ WINDOW_S: Assumed[Seconds] = 60.0
 
 
 def kept_steps(settle: int | None) -> int:
-    """Of the number of settling steps that the user gave: those that come once the training is known."""
+    """How many of the settling steps that the user requested come once the training is known."""
     return WATCHED if settle is not None and settle > WATCHED + 1 else 0
 
 

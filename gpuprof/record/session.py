@@ -211,20 +211,21 @@ class Session(NotedSteps):
             if self._left <= 0:
                 self._left = self._free.further_steps(self._room())
         elif self._stage == "sampling":
-            self._step_sampling()
+            self._step_sampling(noted=not now)
         elif self._free.after is not None:
             self._free.after.add(now, took_ns)
             if self._left <= 0 and self._free.after.wants_more():
                 self._left = 1
 
-    def _step_sampling(self) -> None:
-        """Several ranks must decide alike, so they keep to the plan."""
+    def _step_sampling(self, noted: bool) -> None:
+        """Several ranks must decide alike, so they keep to the plan. noted: the sampling knows of the step already."""
         if self._sampling is None:
             self._left = 0 if self.world_size == 1 else self._left
             return
-        self._sampling.step()
-        if self._left <= 0 and self._samples_on() and self._sampling.wants_more():
-            self._left = 1
+        if not noted:
+            self._sampling.step()
+        if self._left <= 0 and self._samples_on():
+            self._left = self._sampling.further_steps()
 
     def _step_window(self) -> None:
         window = self._windows.open
@@ -390,6 +391,7 @@ class Session(NotedSteps):
         if sampling is not None:
             try:
                 self._left = sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
+                self._watch = StepWatch() if self._was_bare else None
             except OSError:  # all else can still be recorded
                 self._leave_sampling()
                 self._note_not_sampled("the process that samples has ended")

@@ -13,7 +13,7 @@ from .environment import place_among_ranks
 from .free_timing import FreeTiming
 from .journal import Journal
 from .nodes import NodeExchange
-from .optimizer_hooks import Counter
+from .optimizer_hooks import NOTHING, Counter
 from .phase_meter import PhaseMeter
 from .ranges import tool_is_listening
 from .regular_steps import Regular, StepWatch
@@ -66,8 +66,9 @@ class SessionState:
         self._sampling: Sampling | None = None
         self._over = False
         self._counter: Counter | None = None
-        self.exchange: Callable[[Any, Counter | None], None] = _ignore
-        """Called with this session when its counter changes."""
+        self.exchange: Callable[[Any, Counter | None, Counter], None] = _ignore
+        """Called with this session when its counter changes; the last: what is called before the step of an optimizer
+        while there is one."""
         self._late: Callable[[int], None] | None = None
         """Once the plan is done: called at the end of each step that a trainer or Recorder has reported; None where a
         step has to be looked at."""
@@ -80,6 +81,8 @@ class SessionState:
         """Finds out whether that is possible; None if steps are not short, or not alike."""
         self._regular: Regular | None = None
         """What `_watch` has found."""
+        self._was_bare = False
+        """Whether steps were timed in this way, so that those that are sampled may be, too."""
         self._may_be_profiled = True
         """Whether a profiler may run, so that this is checked at each step: from when one begins to the next stage."""
         self._stall = StallWatch(folder, self.rank, self.world_size, lambda: self._clock.step, self._journal.tell)
@@ -104,14 +107,14 @@ class SessionState:
 
     @property
     def counter(self) -> Counter | None:
-        """While steps are only counted: called after the step of an optimizer in place of `on_optimizer_end`, which it
-        calls itself for what it does not count. None where each step has to be looked at."""
+        """While steps are only counted: called after an optimizer's step instead of `on_optimizer_end`, which it calls
+        for what it does not count. None if each step has to be looked at."""
         return self._counter
 
     @counter.setter
     def counter(self, counter: Counter | None) -> None:
         self._counter = counter
-        self.exchange(self, counter)
+        self.exchange(self, counter, NOTHING)
 
     # -- phases of an iteration
 

@@ -114,7 +114,7 @@ class Settling:
         return own if nodes is None else nodes.agree(own)
 
     def _is_short(self, step_s: float) -> bool:
-        """Whether steps are so short that all hooks would show in their time."""
+        """Whether steps are so short that the time of all hooks would be noticeable."""
         return 0 < step_s < FEW_HOOKS_S
 
     def watches(self, step_s: float) -> bool:
@@ -124,7 +124,7 @@ class Settling:
     def last_steps(self, step_s: float, room: int | None) -> int:
         """Settling steps that follow once the training is known: in all no more than the user requested. room: steps
         that no stage needs; None: not known. Several ranks, each with its own clock, settle for the same steps, watched
-        or not. What comes before took longer on some ranks; the others wait for them in the next step."""
+        or not. Work before the steps took longer on some ranks; the others wait for them in the next step."""
         several = self._world_size > 1
         if self._options["settle"] is not None:
             return self.kept or int(several and (room is None or room > 0))

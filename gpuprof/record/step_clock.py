@@ -41,7 +41,7 @@ class StepClock:
         self.counted_steps = 0
         """Steps that have ended, as far as they were counted here."""
         self._noted: Sized = ()
-        """What holds an entry for each further one."""
+        """Has an entry for each further step."""
         self.total: int | None = None
         """How many there will be, if known."""
         self.may_capture = has_gpu_support()
@@ -146,7 +146,7 @@ class StepClock:
         return count if backwards is None else count_here
 
     def begin_bare(self, ended: Sized, begun: list[Any]) -> int | None:
-        """Steps are noted elsewhere, an entry for each in `ended`, until `without_counter`. Returns the id of the
+        """Steps are counted elsewhere, each an entry in `ended`, until `without_counter`. Returns the id of the
         optimizer that ends them; None where that is not possible. begun: not empty if the current step has begun its
         work, without which it cannot end."""
         only = self._finder.single

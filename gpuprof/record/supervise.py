@@ -39,7 +39,7 @@ disturbs no timing."""
 REPORT_S: Assumed[Seconds] = 300.0
 """Seconds within which Nsight Systems must write its report after the target's end."""
 SETTLED_NS: Assumed[WholeNs] = 1_000_000_000
-"""Two changes of a folder may have the same time: for this long after one, it is looked at again."""
+"""Two changes to a folder may have the same modification time, so it is looked at again for this long after one."""
 TARGET_LOOK_S: Assumed[Seconds] = 0.02
 """Seconds between two looks for a target that another process starts."""
 NOTHING = (

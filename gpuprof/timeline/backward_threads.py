@@ -43,8 +43,7 @@ def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
         return frozenset()
     launching = links.thread[rows]
     launching = launching[np.isin(launching, working)]
-    same = launching[1:] == launching[:-1]
-    if any(same[launching[1:] == thread].mean() < LAUNCHES_IN_A_ROW for thread in working.tolist()):
+    if any(_in_a_row(launching, thread) < LAUNCHES_IN_A_ROW for thread in working.tolist()):
         return frozenset()
     first = int(launching[0])
     main = annotating_thread(trace)
@@ -55,6 +54,13 @@ def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
     if len(gradients):
         return found if float(np.mean(links.thread[gradients] == other)) >= GRADIENT_KERNELS else frozenset()
     return found if _optimizes(trace, links, rows, main) else frozenset()
+
+
+def _in_a_row(launching: np.ndarray, thread: int) -> float:
+    """Share of a thread's launches that follow one of its own; 0 if its only launch is the first of all. `launching`:
+    the thread of each launch, in order."""
+    follows = launching[:-1][launching[1:] == thread]
+    return float(np.mean(follows == thread)) if len(follows) else 0.0
 
 
 def _optimizes(trace: Trace, links: Links, rows: np.ndarray, thread: int) -> bool:

@@ -10,6 +10,7 @@ from gpuprof.timeline.categories import COMMUNICATION as COMMUNICATION_CATEGORY
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.phases import OTHER, PHASES
+from gpuprof.tracefile.distinct import rows_by_value
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, U8, Trace
 
 COMPUTE, COMMUNICATE, COPY = 0, 1, 2
@@ -48,8 +49,7 @@ def device_timelines(trace: Trace, links: Links, kind: U8, window: tuple[int, in
     """The timeline of every device that has GPU events in the trace."""
     gpu = trace.gpu
     return tuple(
-        _device(trace, links, kind, window, device, np.flatnonzero(gpu.device == device))
-        for device in np.unique(gpu.device).tolist()
+        _device(trace, links, kind, window, device, rows) for device, rows in rows_by_value(gpu.device).items()
     )
 
 

@@ -69,10 +69,6 @@ class Workload:
         return self.is_inference and self.activity == "decode"
 
 
-UNKNOWN = Workload("unknown")
-"""The workload if nothing is known."""
-
-
 def workload_of(trace: Trace, steps: AnalysedSteps, host: HostPhases, category: U8) -> Workload:
     """What the recording is of; `steps`: what is analysed of it; `category`: of every GPU event."""
     if sign := _sign_of_training(trace, host):

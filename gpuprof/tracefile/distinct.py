@@ -1,4 +1,4 @@
-"""Sorting a column, its distinct values, and numbering them."""
+"""Sorting a column, its distinct values, numbering them, and the rows of each."""
 
 from __future__ import annotations
 
@@ -54,3 +54,12 @@ def numbered(values: np.ndarray) -> np.ndarray:
     place[values - least] = 1
     np.cumsum(place, out=place)
     return place[values - least] - 1
+
+
+def rows_by_value(values: np.ndarray) -> dict[int, np.ndarray]:
+    """Each distinct value of a column of whole numbers, ascending, and its rows, ascending."""
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    first = np.flatnonzero(np.diff(ascending)) + 1
+    begins = [0, *first.tolist()] if len(ascending) else []
+    return dict(zip(ascending[begins].tolist(), np.split(order, first), strict=False))

@@ -17,7 +17,7 @@ from gpuprof.bounds import Items, OneOf, Positive, Words
 from gpuprof.calibration import memory as calibrated
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import PROBE
-from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.starter import Outcome, Starter
 from gpuprof.trial.trial import TriedFix
 from gpuprof.units import Assumed, Seconds, Steps
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpuprof.errors import GpuprofError
 from gpuprof.trial import judge, same_training
 from gpuprof.trial.fixes import FixToTry, lines_for
-from gpuprof.trial.processes import Outcome
+from gpuprof.trial.starter import Outcome
 from gpuprof.trial.trial import Row, Sameness, Status, TrialBaseline, TriedFix
 from gpuprof.trial.turns import Turns
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.starter import Outcome, Starter
 from gpuprof.trial.trial import TimedProcess, TriedFix
 from gpuprof.units import Assumed, Ratio, Seconds
 

@@ -25,7 +25,6 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 VOCABULARY = 1024
 """Few words, so that a random model ends some of its completions early."""
-TRAINERS = ("grpo", "rloo", "online_dpo")
 PHASES = ("generation", "reward", "log-probabilities", "advantage", "training", "optimizer")
 """What the clocks measure; `training` is the forward and backward passes."""
 

@@ -10,8 +10,8 @@ from helpers.traces import each_shared, shared_trace
 from gpuprof.diagnosis.recorded.replayed import replay_error
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.simulate import simulate
+from gpuprof.replay.split_collectives import model_collectives
 from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 
 H200 = (

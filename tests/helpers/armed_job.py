@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuprof.attach.attachable import parent_of
 from gpuprof.attach.jobs import armed
 from gpuprof.attach.jobs_json import dumps
-from gpuprof.attach.processes import parent_of
 from helpers.paths import ROOT
 from helpers.started import environment
 

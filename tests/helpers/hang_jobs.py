@@ -214,7 +214,7 @@ def main(folder: str, *names: str) -> None:
     torch.set_num_threads(1)
     from gpuprof.hang.hang_json import to_json
     from gpuprof.hang.judge import judge
-    from gpuprof.hang.load import ask, states_of_run
+    from gpuprof.hang.load_states import ask, states_of_run
 
     jobs = {fault.__name__: (Path(folder) / fault.__name__, fault) for fault in FAULTS if fault.__name__ in names}
     started = {name: start(fault, place) for name, (place, fault) in jobs.items()}

@@ -126,7 +126,7 @@ def dumps(folder: Path) -> tuple[list[bytes], str, Read]:
     """Flight recorder dumps of NCCL, judged."""
     from gpuprof.hang.hang_json import dumps as text_of
     from gpuprof.hang.judge import judge
-    from gpuprof.hang.load import states_of
+    from gpuprof.hang.load_states import states_of
 
     def entry(number: int) -> dict:
         return {

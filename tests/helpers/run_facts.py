@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.run.run import RunFacts, run_facts
+from gpuprof.diagnosis.run.run_facts import RunFacts, run_facts
 from gpuprof.diagnosis.run.run_issues import run_issues
 from gpuprof.tracefile.run_folder.run import read_run
 from helpers.make_run import RunBuilder

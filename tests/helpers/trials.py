@@ -12,8 +12,8 @@ from pathlib import Path
 from gpuprof.record.command import Target
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.processes import Outcome, Starter
-from gpuprof.trial.run import RANKS_SETTLE
+from gpuprof.trial.run_trial import RANKS_SETTLE
+from gpuprof.trial.starter import Outcome, Starter
 from gpuprof.trial.trial import TriedFix
 from helpers.command import working_in
 from helpers.warm_torch import warm_python

@@ -263,7 +263,7 @@ def test_a_process_in_another_container(tmp_path: Path):
                 other.kill()
     except FileNotFoundError:
         pass
-    from gpuprof.attach.processes import is_elsewhere
+    from gpuprof.attach.attachable import is_elsewhere
 
     for place, kind in ((tmp_path / "1" / "ns", 0), (tmp_path / "self" / "ns", 1)):
         place.mkdir(parents=True)

@@ -11,8 +11,8 @@ from helpers.command import working_in
 from helpers.escapes import HOOKS, LEVELS, Escape
 
 from gpuprof.record.command import Target
-from gpuprof.trial.processes import Starter
 from gpuprof.trial.sandbox.kinds import LANDLOCK, NAMESPACE, VARIABLE, Sandbox, sandbox
+from gpuprof.trial.starter import Starter
 
 WAYS = escapes.escapes()
 FEW = [one for one in WAYS if one.number % 12 == 0]

@@ -18,7 +18,7 @@ from helpers.warm_torch import warm_python
 from gpuprof.errors import UnreadableTrace
 from gpuprof.hang.dump import CALLS_A_GROUP, MOST_ENTRIES, read
 from gpuprof.hang.judge import Hang, judge
-from gpuprof.hang.load import states_of
+from gpuprof.hang.load_states import states_of
 from gpuprof.hang.recent import without_oldest
 
 need("torch")

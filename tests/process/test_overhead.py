@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
+from benchmarks.asked_trainings import environment
 from benchmarks.in_turns import Program, compared, interval
 from benchmarks.overhead import (
     DROPPED,
     KINDS,
     baseline,
-    environment,
     extra_share,
     extra_us,
     figure,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,9 +28,9 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
-from gpuprof.record.sampling import START
+from gpuprof.record.sampling import START, TAKEN_S, Sampling
 from gpuprof.report.terminal.terminal import plain
-from gpuprof.runfile import samples_file
+from gpuprof.runfile import is_being_written, samples_file
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]
@@ -164,6 +165,26 @@ def test_samples_of_a_training_that_ended_are_written(tmp_path: Path):
         time.sleep(0.1)  # many periods, so that the sampler finds no process
         send(stop={"first_step": 0, "steps_ns": [0], "marks": []})
         assert len(samples(tmp_path)["samples"]) > 10
+
+
+def test_a_sampler_that_gets_no_cpu_holds_up_nobody(tmp_path: Path):
+    """It is stopped when the stretch ends; what it is sent waits for it, also the marks of 2,000 steps."""
+    sampling = Sampling(tmp_path, 0, 0.002)
+    sampling.begin(5, extends=False)
+    (pid,) = map(int, _samplers(tmp_path))
+    now = time.monotonic_ns()
+    sampling.noted([now + i * 2_000_000 for i in range(2000)], [("backward_end", now + i) for i in range(8000)])
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        sampling.end(1)
+        assert time.monotonic() - begun < TAKEN_S
+        assert not (tmp_path / "samples.rank0.json").exists() and is_being_written(tmp_path / "samples.rank0.json")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert len(samples(tmp_path)["marks"]) == 8000
+    assert not is_being_written(tmp_path / "samples.rank0.json")
 
 
 PLANTED = """

@@ -16,9 +16,9 @@ from helpers.trials import tried
 
 from gpuprof.record.command import Target
 from gpuprof.trial import folder_state
-from gpuprof.trial.processes import Starter
 from gpuprof.trial.sandbox.kinds import HOOKS, LANDLOCK, NAMESPACE, VARIABLE, sandbox
 from gpuprof.trial.sandbox.mounts import VisibleMount, visible
+from gpuprof.trial.starter import Starter
 
 KINDS = [NAMESPACE, LANDLOCK, HOOKS]
 
@@ -138,7 +138,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from gpuprof.record.command import Target
-from gpuprof.trial.processes import Starter
+from gpuprof.trial.starter import Starter
 with Starter(Target((sys.executable, "train.py"), "train", sys.executable, True, ()), False, Path("none")) as starter:
     starter.run((), None, None, 0.1, 600)
 """

@@ -82,6 +82,7 @@ def test_a_guard_that_fails_has_its_line_and_the_limit_is_noticed(broken: tuple[
     (guard,) = [one for one in scaled["recompiles"] if "strength" in one["guard"]]
     assert guard["count"] >= 3 and guard["function"] == "scaled" and guard["line"]
     assert scaled["limit"] and scaled["versions"] == found["recompile_limit"]
+    assert len(scaled["ops_of_versions"]) >= scaled["versions"] and max(scaled["ops_of_versions"]) == scaled["ops"] > 0
     assert "* 1e-6" not in str(found), "a line of the source"
 
 

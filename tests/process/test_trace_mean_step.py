@@ -9,7 +9,7 @@ import pytest
 from helpers.installed import need
 from helpers.trainings import trace
 
-from gpuprof.diagnosis.run.run import run_facts
+from gpuprof.diagnosis.run.run_facts import run_facts
 from gpuprof.replay.loader_queue import fed_step_ns
 from gpuprof.replay.mean_step import slowed_by_sharing
 from gpuprof.tracefile.run_folder.run import read_run

@@ -258,6 +258,24 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path):
     assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 30
 
 
+def test_watched_steps_cost_an_epoch_no_window(tmp_path: Path):
+    """A slow first step has settled the run; the epoch has just enough steps, but for three that would be watched."""
+    code = """
+    import time
+    from torch.utils.data import DataLoader
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, batch in enumerate(DataLoader(list(batches(31)), batch_size=None)):
+        loss_of(model, batch).backward()
+        opt.step()
+        opt.zero_grad()
+        time.sleep(0 if i else 2.5)
+    """
+    run = trace(tmp_path, code, settle=())
+    assert run.code == 0, run.stderr
+    assert (run.stages()["settle"], run.stages()["trace"]) == (5, 3)
+
+
 def test_two_trainings_in_one_process(tmp_path: Path):
     run = trace(tmp_path, "train(3); train(50)")
     assert run.code == 0

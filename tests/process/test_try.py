@@ -26,9 +26,9 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.errors import GpuprofError
 from gpuprof.record.command import Target
-from gpuprof.trial import run as trial
+from gpuprof.trial import run_trial as trial
 from gpuprof.trial.guard import processes_of
-from gpuprof.trial.processes import Starter
+from gpuprof.trial.starter import Starter
 from gpuprof.trial.trial_json import schema
 from gpuprof.trial.written import changes_of
 
@@ -37,9 +37,9 @@ need("torch")
 STRETCH_S = 0.1
 SHORT = f"""
 import sys
-from gpuprof.trial import run, trial
-run.STRETCH_S = {STRETCH_S}
-trial.OTHERS = 1e9
+from gpuprof.trial import run_trial, trial
+run_trial.STRETCH_S = {STRETCH_S}
+trial.CPUS_OF_OTHERS = 1e9
 from gpuprof.cli import main
 sys.exit(main())
 """

@@ -16,7 +16,7 @@ from gpuprof.cli import try_
 from gpuprof.diagnosis.result.fix import PatchValue
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
-from gpuprof.trial import run as trial
+from gpuprof.trial import run_trial as trial
 from gpuprof.trial.fixes import fix_for
 
 VALUES = {

@@ -17,7 +17,7 @@ from gpuprof.record.command import Target
 from gpuprof.trial import same_training
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.starter import Outcome, Starter
 
 need("torch")
 

@@ -15,7 +15,7 @@ from benchmarks.try_proof import PROGRAMS, Program, difference, disagrees, make_
 from gpuprof.record.command import Target
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.starter import Outcome, Starter
 from gpuprof.trial.trial import TriedFix
 
 SECONDS, LIMIT_S = 0.1, 200.0

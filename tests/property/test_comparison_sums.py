@@ -16,7 +16,7 @@ from gpuprof.diagnosis.comparison.compare import (
     terms,
 )
 from gpuprof.diagnosis.comparison.comparison import ComparedWork
-from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops, difference
+from gpuprof.diagnosis.comparison.kernel_differences import compare_kernels, compare_ops, difference
 from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.detect.pair.cells import allot
 from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable

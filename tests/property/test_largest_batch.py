@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuprof.costs.hardware import find
 from gpuprof.projection.memory.activations import RecordedPeak
-from gpuprof.projection.memory.memory import RecordedMemory, fit, usage
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, fit, usage
 
 
 @budget(50)

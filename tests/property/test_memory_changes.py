@@ -10,8 +10,8 @@ from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.activations import Loss, RecordedPeak
 from gpuprof.projection.memory.footprint import Footprint
-from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import recorded_footprint
+from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.report.page.views.lanes import own_ns
+from gpuprof.report.page.views.nesting_rows import own_ns
 from gpuprof.timeline.nesting import ROUNDING_NS, climb, climb_to_open, inherit, nest
 
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 15)), max_size=25)

@@ -21,8 +21,8 @@ import gpuprof
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.cpu.own_lines import own_lines
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.sampled.host import explain_line
 from gpuprof.diagnosis.sampled.host_places import host_work
+from gpuprof.diagnosis.sampled.sampled_functions import explain_line
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.record.scalars import scalars

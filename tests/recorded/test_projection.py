@@ -24,11 +24,11 @@ from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured_rates import Measurement
 from gpuprof.costs.split import MEMORY
-from gpuprof.diagnosis.projection_input.subject import subject_of
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.changes.batch import grown
-from gpuprof.projection.changes.host import another_host, measured_factor
-from gpuprof.projection.changes.kernels import scaled_kernels
+from gpuprof.projection.changes.other_cpu import another_host, measured_factor
+from gpuprof.projection.changes.other_gpu import scaled_kernels
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.gpu_names import gpu_named, variant_note
@@ -36,9 +36,9 @@ from gpuprof.projection.project import project
 from gpuprof.projection.projected_step import ProjectedStep, combined
 from gpuprof.projection.projection import DOCUMENT as PROJECTION
 from gpuprof.projection.projection import Price
+from gpuprof.projection.projection_sentence import summarize
 from gpuprof.projection.question import OPTIONS, parse_prices, question
 from gpuprof.projection.subject import Subject
-from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained_rates import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.simulate import ROUNDS, simulate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.diagnosed import diagnosed
 
-from gpuprof.diagnosis.projection_input.subject import subject_of
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
 from gpuprof.projection.changes.attention_scores import on_attention_scores, score_elements
 from gpuprof.projection.changes.batch import event_growth
 from gpuprof.timeline.categories import CATEGORIES

@@ -16,11 +16,8 @@ from helpers.traces import shared_trace
 import gpuprof
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import (
-    communication_cause,
-    model_collectives,
-)
 from gpuprof.replay.sensitivity import sensitivities
+from gpuprof.replay.split_collectives import communication_cause, model_collectives
 from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 
 

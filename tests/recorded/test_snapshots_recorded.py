@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
-from gpuprof.memory.load import load_memory
+from gpuprof.memory.load_memory import load_memory
 from gpuprof.memory.memory_report import ReportedDevice
 
 SNAPSHOTS = ROOT / "tests" / "data" / "snapshots"

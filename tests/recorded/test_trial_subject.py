@@ -15,8 +15,8 @@ from helpers.trials import make_run
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.report.words.fixes import worth_trying
 from gpuprof.trial.fixes import FixToTry, advised
-from gpuprof.trial.subject import TrialSubject, predict_workers, subject_of, with_workers
 from gpuprof.trial.trial import TriedFix
+from gpuprof.trial.trial_subject import TrialSubject, predict_workers, subject_of, with_workers
 
 SCENARIOS = ROOT / "scenarios"
 

@@ -20,7 +20,7 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Quality
 from gpuprof.diagnosis.result.iteration_model import Iteration, PhaseBudget
 from gpuprof.diagnosis.verdict.headline import headline
 from gpuprof.diagnosis.written.diagnosis_json import to_json
-from gpuprof.diagnosis.written.load import load_diagnosis
+from gpuprof.diagnosis.written.load_diagnosis import load_diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.report.page.budget_rows import budget_rows
 from gpuprof.report.page.comparison import render as comparison_page

@@ -1,4 +1,4 @@
-"""`distinct` and `numbered` give the same as `np.unique`, but faster."""
+"""`distinct`, `numbered` and `rows_by_value` give the same as `np.unique` and comparisons, but faster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.tracefile.distinct import WIDEST_TABLE, distinct, numbered
+from gpuprof.tracefile.distinct import WIDEST_TABLE, distinct, numbered, rows_by_value
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.sampled_from(["int64", "int32", "uint8", "bool"]))
@@ -35,3 +35,12 @@ def test_numbers_are_those_of_numpy(values: list[int], dtype: str):
 @pytest.mark.parametrize("width", [WIDEST_TABLE - 1, WIDEST_TABLE, WIDEST_TABLE + 1])
 def test_numbers_of_wide_and_narrow_columns(width: int):
     assert numbered(np.array([7 + width, 7, 9, 7])).tolist() == [2, 0, 1, 0]
+
+
+@given(st.lists(st.integers(-3, 3)), st.sampled_from(["int64", "int32", "int8"]))
+def test_rows_of_each_value_are_those_that_equal_it(values: list[int], dtype: str):
+    column = np.array(values, np.int64).astype(dtype)
+    expected = {one: np.flatnonzero(column == one).tolist() for one in np.unique(column).tolist()}
+    found = rows_by_value(column)
+    assert list(found) == list(expected)
+    assert {one: rows.tolist() for one, rows in found.items()} == expected

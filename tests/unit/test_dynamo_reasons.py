@@ -45,6 +45,11 @@ SIZED = "Operator `{}`'s output shape depends on input Tensor data."
         ("Attempted to wrap RNN, GRU, or LSTM", "Dynamo does not support RNN, GRU, or LSTM.", "allow_rnn"),
         ("Unsupported context manager", None, "context manager"),
         ("Observed exception", "raised exception TypeError(\"object of type 'str' has no len()\")", "without values"),
+        ("Unsupported method call", "Dynamo does not know how to trace method `now` of class `type`", "times"),
+        (SKIPPED, BUILTIN.format("posix.stat"), "files"),
+        (SKIPPED, "the function `torch.set_num_threads` should not be traced.", "before the first call"),
+        ("Module-level backwards hooks require compiled autograd.", None, "compiled_autograd = True"),
+        ("Unsupported autograd.Function context `mark_dirty`", None, "custom operator"),
         ("Something new", None, "move what breaks the graph"),
     ],
 )  # fmt: skip

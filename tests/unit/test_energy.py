@@ -13,7 +13,7 @@ from helpers.make_run import MS, RunBuilder
 from gpuprof.diagnosis.comparison.notes import energy_notes
 from gpuprof.diagnosis.result.run_model import Energy
 from gpuprof.diagnosis.run.energy import measured_energy
-from gpuprof.diagnosis.run.run import run_facts
+from gpuprof.diagnosis.run.run_facts import run_facts
 from gpuprof.report.history import HistoryEntry, head, rows
 from gpuprof.report.numbers import joules
 from gpuprof.report.words.run_words import energy as in_words

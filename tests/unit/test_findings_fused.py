@@ -196,8 +196,8 @@ def test_a_causal_convolution_is_priced_by_its_shape(tmp_path):
         assert not list(missing_kernels.find(case(weight, f"other{weight}")))
 
 
-WIDE = [8, 1024, 3072]
-"""Of an activation."""
+WIDE, ROWS = [8, 1024, 3072], [8, 1024, 1]
+"""Of an activation, and one number for each of its rows."""
 WRITTEN_OUT = {
     "gelu_tanh": [
         ("mul", WIDE, []), ("to", WIDE), ("pow", WIDE, []), ("mul", WIDE, []), ("add", WIDE, WIDE), ("mul", WIDE, []),
@@ -209,6 +209,21 @@ WRITTEN_OUT = {
     ],
     "gelu": [("mul", WIDE, []), ("div", WIDE, []), ("erf", WIDE), ("add", WIDE, []), ("mul", WIDE, WIDE)],
     "mish": [("softplus", WIDE), ("tanh", WIDE), ("mul", WIDE, WIDE)],
+    "layer_norm": [
+        ("mean", WIDE), ("var", WIDE), ("sub", WIDE, ROWS), ("add", ROWS, []), ("sqrt", ROWS), ("div", WIDE, ROWS),
+        ("mul", WIDE, [3072]), ("add", WIDE, [3072]),
+    ],
+    "layer_norm by a deviation": [
+        ("mean", WIDE), ("std", WIDE), ("sub", WIDE, ROWS), ("mul", [3072], WIDE), ("add", ROWS, []),
+        ("div", WIDE, ROWS), ("add", WIDE, [3072]),
+    ],
+    "layer_norm by squares": [
+        ("mean", WIDE), ("sub", WIDE, ROWS), ("pow", WIDE, []), ("mean", WIDE), ("sub", WIDE, ROWS), ("add", ROWS, []),
+        ("rsqrt", ROWS), ("mul", WIDE, ROWS), ("mul", [3072], WIDE), ("add", WIDE, [3072]),
+    ],
+    "softmax": [("max", WIDE), ("sub", WIDE, ROWS), ("exp", WIDE), ("sum", WIDE), ("div", WIDE, ROWS)],
+    "dropout": [("rand_like", WIDE), ("gt", WIDE, []), ("to", WIDE), ("mul", WIDE, WIDE), ("div", WIDE, [])],
+    "dropout by a mask": [("bernoulli_", WIDE), ("mul", WIDE, WIDE), ("div", WIDE, [])],
     "other": [("mul", WIDE, []), ("sigmoid", WIDE), ("mul", WIDE, WIDE)],
     "other, squared": [("relu", WIDE), ("pow", WIDE, [])],
     "other, a bound": [("div", WIDE, []), ("tanh", WIDE), ("mul", WIDE, [])],
@@ -234,7 +249,7 @@ def _activations(ops, folder) -> Analysis:
 
 
 @pytest.mark.parametrize("name", WRITTEN_OUT)
-def test_an_activation_that_is_written_out_becomes_one_kernel(name, tmp_path):
+def test_a_function_that_is_written_out_becomes_one_kernel(name, tmp_path):
     case = _activations(WRITTEN_OUT[name], tmp_path)
     found = find_activations(case)
     assert found is not None and found.names == (name.partition(",")[0].partition(" ")[0],)
@@ -254,8 +269,20 @@ def test_an_activation_that_is_written_out_becomes_one_kernel(name, tmp_path):
         [("tanh", WIDE), ("mul", WIDE, WIDE)],
         [("add", WIDE, WIDE), ("tanh", WIDE), ("add", WIDE, []), ("mul", WIDE, WIDE)],
         [("gelu", WIDE), ("mul", WIDE, WIDE)],
+        [("mean", WIDE), ("sub", WIDE, ROWS), ("add", WIDE, WIDE)],
+        [("exp", WIDE), ("sum", WIDE), ("log", ROWS)],
+        [("rand_like", WIDE), ("mul", WIDE, WIDE), ("add", WIDE, WIDE)],
     ],
-    ids=["a gate", "a gate of a product", "an LSTM's output", "no polynomial", "torch's own"],
+    ids=[
+        "a gate",
+        "a gate of a product",
+        "an LSTM's output",
+        "no polynomial",
+        "torch's own",
+        "a mean alone",
+        "a logarithm of a sum",
+        "noise",
+    ],
 )
-def test_other_elementwise_ops_are_no_activation(ops, tmp_path):
+def test_other_ops_are_no_such_function(ops, tmp_path):
     assert find_activations(_activations(ops, tmp_path)) is None

@@ -18,7 +18,7 @@ from gpuprof.hang.dump import DumpFrame, read
 from gpuprof.hang.hang_json import dumps as as_text
 from gpuprof.hang.hang_json import schema, to_json
 from gpuprof.hang.judge import judge
-from gpuprof.hang.load import states_of
+from gpuprof.hang.load_states import states_of
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import ThreadStack, parse
 from gpuprof.report.words.hang_words import next_step

@@ -8,7 +8,7 @@ import pytest
 from helpers.make_trace import TraceBuilder
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.memory.load import load_memory
+from gpuprof.memory.load_memory import load_memory
 
 MS = 1_000_000
 MAIN = 100

@@ -13,14 +13,10 @@ from helpers.nsys_exports import issues
 from helpers.nvtx_ranges import projected
 from helpers.timeline import timeline_of
 from helpers.valid_json import document
-from hypothesis import HealthCheck, settings
 
 import gpuprof
 from gpuprof.timeline.gpu.activity import activity
 from gpuprof.tracefile.trace import ANNOTATION, NO_TEXT, OP
-
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
 
 # -- reading ranges
 

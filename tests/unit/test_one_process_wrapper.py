@@ -10,6 +10,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.findings import one_process_wrapper
 from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.run.stack import Stack
 
 LAYERS = 10
 HOOK, COPY = 200 * US, 50 * US
@@ -51,6 +52,14 @@ def test_the_wrapper_of_one_process_can_go(tmp_path):
     assert case.step_ns - case.step_of(found.change(case.graph)) == pytest.approx(LAYERS * HOOK, rel=0.02)
     ledger = above_reach(case, None, ["one_process_wrapper"])
     assert ledger is not None and ledger.largest[0].finding == "one_process_wrapper"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("torch", "get_world_size() > 1"), ("lightning", 'strategy="auto"'), ("trl", 'fsdp=""')]
+)
+def test_the_fix_is_that_of_the_loop(tmp_path, kind: str, said: str):
+    case = wrapped(tmp_path).with_facts(stack=Stack(kind, False))
+    assert said in str(only(one_process_wrapper, case).fix)
 
 
 @pytest.mark.parametrize(

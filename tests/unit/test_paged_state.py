@@ -7,9 +7,9 @@ import pytest
 from gpuprof.costs.hardware import find
 from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
 from gpuprof.projection.memory.activations import RecordedPeak
-from gpuprof.projection.memory.memory import RecordedMemory, Trained
 from gpuprof.projection.memory.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.projection.memory.paging import moved_ns
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, Trained
 
 GIB = 2**30
 PARAMETERS = 2e9

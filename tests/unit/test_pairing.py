@@ -8,12 +8,8 @@ from helpers.make_nsys import training
 from helpers.make_trace import TraceBuilder, external
 from helpers.nsys_exports import issues
 from helpers.present import present
-from hypothesis import HealthCheck, settings
 
 import gpuprof
-
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
 
 # -- recordings that are no pair
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
@@ -143,6 +144,16 @@ def test_threads_that_mix_their_launches_are_no_forward_and_backward(tmp_path):
             k += event["cat"] == "cuda_runtime"
             event["tid"] = (MAIN, AUTOGRAD)[k % 2]
     assert "backward" not in busy(builder, tmp_path)
+
+
+def test_a_thread_whose_only_launch_is_the_first_takes_no_turn(tmp_path):
+    builder = TraceBuilder()
+    for k in range(8):
+        t = k * 100 * US
+        builder.launch("gemm_wgrad", (t, t + 4 * US), (t + 6 * US, t + 90 * US), tid=AUTOGRAD if k else MAIN)
+    builder.annotation("train", 0, 1 * MS)
+    with warnings.catch_warnings(action="error"):
+        assert "backward" not in busy(builder, tmp_path)
 
 
 def test_phases_in_the_names_of_a_pipeline_schedule_are_read(tmp_path):

@@ -15,7 +15,7 @@ from gpuprof.costs.hardware import find
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.costs.split import MEMORY
 from gpuprof.projection.changes.batch import grown
-from gpuprof.projection.changes.kernels import Scaled, scaled_kernels
+from gpuprof.projection.changes.other_gpu import Scaled, scaled_kernels
 from gpuprof.projection.sustained_rates import Reach, reach
 from gpuprof.timeline.timeline import Timeline
 

@@ -10,7 +10,7 @@ import pytest
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
 from gpuprof.projection.memory.activations import LinearBytes, Loss, RecordedPeak, activations
-from gpuprof.projection.memory.memory import RecordedMemory, fit, share_that_fits, usage
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES
 from gpuprof.tracefile.run_folder.run import StepColumns
 from gpuprof.tracefile.trace import ABSENT

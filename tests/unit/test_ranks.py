@@ -29,15 +29,15 @@ from gpuprof.diagnosis.ranks.ranks import gang_of, survey
 from gpuprof.ranks import verdicts
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import (
+from gpuprof.replay.graph import COMMUNICATION
+from gpuprof.replay.simulate import simulate
+from gpuprof.replay.split_collectives import (
     communication_cause,
     estimate_transfers,
     model_collectives,
     waiting,
     without_waiting,
 )
-from gpuprof.replay.graph import COMMUNICATION
-from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.read import read_trace
 

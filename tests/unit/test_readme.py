@@ -9,7 +9,8 @@ from helpers.command import in_process
 from helpers.make_run import RECORDING, UNPROFILED_MS
 from helpers.paths import ROOT
 
-from benchmarks import readme_cases, recall
+from benchmarks import readme_cases, recall_pairs
+from benchmarks.recall_page import section, summary
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ACCURACY = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
@@ -75,15 +76,15 @@ def test_the_screen_is_what_the_command_prints():
 
 def test_recall():
     """Only pairs with the role `test`; the section of docs/accuracy.md is that of the stored pairs."""
-    assert recall.section(recall.kept()) in ACCURACY
-    found = recall.summary([pair for pair in recall.kept() if pair.role == "test"])
+    assert section(recall_pairs.kept()) in ACCURACY
+    found = summary([pair for pair in recall_pairs.kept() if pair.role == "test"])
     said = row("fixes that gain 10 % or more")
     shown, first = found["shown"], found["in the first three"]
     gained, lost = found["Fixes that gained"], found["Fixes that failed or lost"]
     assert f"{shown.hits} of {shown.of} are shown, {first.hits} among the first three" in said
     assert f"{gained.hits} of {gained.of} *Fixes* gained, {lost.hits} lost" in said
-    first_contact = [pair for pair in recall.kept(recall.FIRST_CONTACT) if pair.role == "test"]
-    met = recall.summary(first_contact)
+    first_contact = [pair for pair in recall_pairs.kept(recall_pairs.FIRST_CONTACT) if pair.role == "test"]
+    met = summary(first_contact)
     shown, first, held = met["shown"], met["in the first three"], met["gain in the interval"]
     programs = len({pair.program for pair in first_contact})
     assert (

@@ -7,21 +7,10 @@ from dataclasses import replace
 import pytest
 
 import gpuprof
-from benchmarks import recall
-from benchmarks.recall import (
-    WITH_HEAD,
-    Gain,
-    Pair,
-    Timed,
-    _is_piece,
-    _made,
-    _proposed,
-    gain_of,
-    reliability,
-    section,
-    summary,
-    with_section,
-)
+from benchmarks import recall, recall_pairs
+from benchmarks.recall import WITH_HEAD, _is_piece, _made, _proposed
+from benchmarks.recall_page import reliability, section, summary, with_section
+from benchmarks.recall_pairs import Gain, Pair, Program, Timed, gain_of
 from gpuprof.diagnosis.result.finding_model import Considered
 from scenarios.catalogue import scenario
 
@@ -92,27 +81,27 @@ def test_first_contact_is_kept_apart(tmp_path, monkeypatch):
     mended."""
     path = tmp_path / "first.json"
     outside = replace(SHOWN, change="w", gain=Gain(1.6, 1.7, 1.8))
-    recall.keep([outside, MISSED, replace(SHOWN, role="fit")], path)
-    assert recall.kept(path)[0] == outside
-    monkeypatch.setattr(recall, "FIRST_CONTACT", path)
+    recall_pairs.keep([outside, MISSED, replace(SHOWN, role="fit")], path)
+    assert recall_pairs.kept(path)[0] == outside
+    monkeypatch.setattr(recall_pairs, "FIRST_CONTACT", path)
     _, _, text = section([SHOWN]).partition("first contact")
     assert "| gained 10 %: shown in either list | 1 of 2 " in text
     assert "- a, w: 1.70×; 1.30× (1.10 to 1.50)" in text
-    monkeypatch.setattr(recall, "FIRST_CONTACT", tmp_path / "none")
+    monkeypatch.setattr(recall_pairs, "FIRST_CONTACT", tmp_path / "none")
     assert "first contact" not in section([SHOWN])
 
 
 def test_a_program_is_met_for_the_first_time_once(tmp_path, monkeypatch, capsys):
-    known, new = (recall.Program(name, "test", tmp_path, ()) for name in ("known", "new"))
+    known, new = (Program(name, "test", tmp_path, ()) for name in ("known", "new"))
     kept, first = tmp_path / "recall.json", tmp_path / "first.json"
-    recall.keep([replace(SHOWN, program="known")], kept)
-    monkeypatch.setattr(recall, "KEPT", kept)
-    monkeypatch.setattr(recall, "FIRST_CONTACT", first)
+    recall_pairs.keep([replace(SHOWN, program="known")], kept)
+    monkeypatch.setattr(recall_pairs, "KEPT", kept)
+    monkeypatch.setattr(recall_pairs, "FIRST_CONTACT", first)
     asked = []
     for _ in range(2):
-        chosen = recall.not_met([known, new])
+        chosen = recall_pairs.not_met([known, new])
         asked.append([one.name for one in chosen])
-        recall.keep([replace(SHOWN, program=one.name) for one in chosen], first)
+        recall_pairs.keep([replace(SHOWN, program=one.name) for one in chosen], first)
     assert asked == [["new"], []]
 
 

@@ -33,7 +33,7 @@ from gpuprof.cli import mcp
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.cli.shared.recordings import RECORDING
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.load import load_memory
+from gpuprof.memory.load_memory import load_memory
 from gpuprof.runfile import LATEST, RUNS
 from gpuprof.tracefile.recording import resolve
 

@@ -9,7 +9,7 @@ from helpers.present import present
 
 from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.diagnosis.mean_step.recurring import period
-from gpuprof.diagnosis.run.run import run_facts
+from gpuprof.diagnosis.run.run_facts import run_facts
 from gpuprof.tracefile.run_folder.run import read_run
 
 EVERY, USUAL_MS, MORE_MS = 20, 10.0, 200.0

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from gpuprof import diagnose
 from gpuprof.report import labels
 from gpuprof.report.page.packing import pack
-from gpuprof.report.page.views.counters import extremes
+from gpuprof.report.page.views.counter_lines import extremes
 from gpuprof.report.page.views.gpu_tracks import gpu_phase_spans
-from gpuprof.report.page.views.lanes import depths
+from gpuprof.report.page.views.nesting_rows import depths
 from gpuprof.report.page.views.overview import host_phase_spans
 from gpuprof.report.page.views.texts import coded
 from gpuprof.report.page.views.timeline_window import choose

@@ -21,7 +21,7 @@ import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.run.run import run_facts
+from gpuprof.diagnosis.run.run_facts import run_facts
 from gpuprof.diagnosis.run.run_issues import run_issues
 from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.errors import GpuprofError, UnreadableTrace

@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from gpuprof.record.redact import MASK, redact, redact_text
-from gpuprof.trial import processes
+from gpuprof.trial import starter
 
 S = "Zq9vTr4LmW8xKp2Yd7Hs"
 HEX = "9f8e7d6c5b4a39281706f5e4d3c2b1a09f8e7d6c"
@@ -188,4 +188,4 @@ def test_there_are_127_forms():
 
 def test_errors_and_blocked_lines_of_a_trial_are_masked(tmp_path):
     (tmp_path / "output.log").write_text(f"ValueError: Incorrect API key provided: {S}\n")
-    assert S not in processes._why(tmp_path, 1) and S not in processes._explained(f"RuntimeError: token={S}")
+    assert S not in starter._why(tmp_path, 1) and S not in starter._explained(f"RuntimeError: token={S}")

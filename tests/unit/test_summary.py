@@ -14,7 +14,7 @@ import gpuprof
 from benchmarks.invariants import broken
 from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.diagnosis.recorded.shares import Shares
-from gpuprof.diagnosis.verdict.summary import summary
+from gpuprof.diagnosis.verdict.verdict_summary import summary
 from gpuprof.timeline.unit import ITERATION
 
 MS = 1_000_000

@@ -10,9 +10,10 @@ from helpers.program import US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, predict
-from gpuprof.diagnosis.fixes.together import as_one, best_pair
+from gpuprof.diagnosis.fixes.together import as_one, best_pair, small_ones
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.replay.transform import scale
+from gpuprof.value_range import Range
 
 KERNELS = 100
 
@@ -43,7 +44,7 @@ def test_both_limits_at_once(tmp_path):
     assert min(alone) * LEAST_GAIN > case.mean_ns
     pair = best_pair(PredictedSteps(case), [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)])
     assert pair == (("padding", FASTER_GPU), ("input_workers", FASTER_CPU))
-    both = as_one(FASTER_GPU, FASTER_CPU)
+    both = as_one([FASTER_GPU, FASTER_CPU], "both", 0.85)
     assert both.parts == ("less padding", "input workers")
     assert str(both.fix) == "pad()\nand\nworkers=2"
     assert both.odds < 1
@@ -62,3 +63,22 @@ def test_where_one_is_the_limit_the_other_adds_nothing(tmp_path):
     """The CPU takes 30 ms, so that saving GPU time makes no difference."""
     small = replace(FASTER_CPU, change=lambda graph: scale(graph, host=0.97))
     assert best_pair(PredictedSteps(balanced(tmp_path, 300 * US)), [("one", small), ("padding", FASTER_GPU)]) is None
+
+
+SMALL = Range(1.0, 1.03, 1.05)
+
+
+def test_small_gains_that_add_up_are_one_fix():
+    """Of fixes that gain too little each; not those that are less than noise, nor two in each other's way."""
+    few = [(("one", FASTER_GPU), SMALL), (("two", FASTER_CPU), Range(1.0, 1.04, 1.05))]
+    less = (("three", replace(FASTER_CPU, title="less")), Range(1.0, 1.005, 1.01))
+    assert [name for name, _ in small_ones([*few, less])] == ["two", "one"]
+    assert small_ones([few[0], less]) == [] and small_ones([]) == []
+    competing = (("two", replace(FASTER_CPU, claims=FASTER_GPU.claims)), SMALL)
+    assert small_ones([few[0], competing]) == []
+
+
+@pytest.mark.parametrize("other", [{"odds": 0.8}, {"needs": "luck"}, {"work": 2.0}, {"once_ns": (1e9, 1e9, 1e9)}])
+def test_no_small_gain_of_an_entry_has_a_condition(other):
+    found = [(("one", FASTER_GPU), SMALL), (("two", replace(FASTER_CPU, **other)), SMALL)]
+    assert small_ones(found) == []

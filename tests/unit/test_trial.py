@@ -320,6 +320,19 @@ def test_the_json_of_a_trial_is_valid():
     assert list(validator.iter_errors(found)), "the schema must be able to refuse"
 
 
+@pytest.mark.parametrize(("probability", "said"), [(0.7, "70 % likely"), (1.0, "more than 99 % likely")])
+def test_what_was_not_decided_is_never_certain(probability: float, said: str):
+    from rich.console import Console
+
+    from gpuprof.report.terminal.trial_terminal import render
+
+    console = Console(width=140, color_system=None, force_terminal=False)
+    following = replace(trial().next[0], probability=probability)
+    with console.capture() as captured:
+        console.print(render(replace(trial(), next=(following,)), 140))
+    assert said in captured.get()
+
+
 def test_a_diagnosis_of_the_run_shows_what_was_measured(tmp_path):
     finding = Finding("input_workers", "8 input workers", "high", (), "DataLoader(...)", R, R)
     other = replace(finding, id="tf32")

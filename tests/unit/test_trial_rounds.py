@@ -13,8 +13,8 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.trial.fixes import FixToTry
-from gpuprof.trial.processes import Outcome
-from gpuprof.trial.run import run_trial
+from gpuprof.trial.run_trial import run_trial
+from gpuprof.trial.starter import Outcome
 from gpuprof.trial.trial import TimedProcess, Trial, TriedFix
 from gpuprof.trial.trial_json import dumps, schema
 from gpuprof.value_range import Range

@@ -28,7 +28,7 @@ def function(number: int, ops: int, resumed_at: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def graph(program: Program, number: int, kernels: int = 1, matmul: bool = True) -> None:
+def graph(program: Program, number: int, kernels: int = 1, matmul: bool = True, version: int = 0) -> None:
     """A call of a compiled graph: it sets up for long, and launches some kernels."""
     region = program.now
     program.python(US)
@@ -45,7 +45,7 @@ def graph(program: Program, number: int, kernels: int = 1, matmul: bool = True) 
     program.trace.op("## Call CompiledFxGraph fabc ##", generated, program.now, program.tid, "user_annotation")
     numbers: dict[str, Any] = program.numbered()
     program.trace.op("CompiledFunction", start, program.now, program.tid, **numbers)
-    program.trace.op(f"Torch-Compiled Region: {number}/0", region, program.now + US, program.tid)
+    program.trace.op(f"Torch-Compiled Region: {number}/{version}", region, program.now + US, program.tid)
     program.now += US
 
 
@@ -98,8 +98,20 @@ def test_a_version_with_fewer_kernels_has_fewer_ops(tmp_path: Path):
     program = Program()
     for _ in range(3):
         program.step(lambda: [(graph(program, 1, kernels=2), graph(program, 1, kernels=1)) for _ in range(BLOCKS)])
-    found = uncompiled(program.case(tmp_path, replace(run_of(), compiler=compiler(ops=8))))
+    case = program.case(tmp_path, replace(run_of(), compiler=compiler(ops=8)))
+    found = uncompiled(case)
     assert found is not None and found.ops == 3 * BLOCKS * (8 + 4)
+
+
+def test_where_the_ops_of_versions_are_known_they_count(tmp_path: Path):
+    program = Program()
+    for _ in range(3):
+        program.step(
+            lambda: [(graph(program, 1, kernels=2), graph(program, 1, kernels=1, version=1)) for _ in range(BLOCKS)]
+        )
+    known = read(Compiler, {"functions": [function(1, 8, None) | {"ops_of_versions": [8, 7]}], "breaks": [BREAK]})
+    found = uncompiled(program.case(tmp_path, replace(run_of(), compiler=known)))
+    assert found is not None and found.ops == 3 * BLOCKS * (8 + 7)
 
 
 def test_without_the_number_of_ops_or_the_pace_of_the_cpu_there_is_no_price(tmp_path: Path):

@@ -13,8 +13,8 @@ from helpers.program import MS, PLAIN, US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.projection.changes.batch import another_batch, communication_at_worst
 from gpuprof.projection.changes.sample_preparation import preparing
-from gpuprof.replay.collectives import model_collectives, waiting
 from gpuprof.replay.graph import COMMUNICATION
+from gpuprof.replay.split_collectives import model_collectives, waiting
 
 FACTOR = 4.0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.case import only
+from helpers.make_trace import dims
 from helpers.program import BF16, FLOAT, MS, US, Program
 
 from gpuprof.calibration import offload
@@ -76,6 +77,24 @@ def case_of(folder: Path, *parts: str) -> Analysis:
     return program.case(folder)
 
 
+def cast_within(program: Program) -> None:
+    """`x.to("cuda", torch.float32)` of bytes, blocking: PyTorch casts on the CPU, in the op that copies."""
+    start = program.now
+    program.python(5 * US)
+    program.op("aten::to", dims=[SHAPE], types=["unsigned char"], host=ON_CPU)
+    program.op("aten::expand_as", dims=[SHAPE, SHAPE], types=[FLOAT, FLOAT])
+    begin = program.now
+    program.launch(UP, (begin + 2 * US, begin + 6 * US), COPY, cat="gpu_memcpy", bytes=SIZE)
+    program.now += 7 * US
+    program.synchronize()
+    inner: dict[str, Any] = {"Input Dims": [SHAPE, SHAPE, []], "Input type": [FLOAT, FLOAT, "Scalar"]}
+    program.trace.op("aten::copy_", begin, program.now, program.tid, **inner)
+    outer: dict[str, Any] = {"Input Dims": [SHAPE, SHAPE, []], "Input type": [FLOAT, "unsigned char", "Scalar"]}
+    program.trace.op("aten::copy_", start + US, program.now + US, program.tid, **outer)
+    program.trace.op("aten::to", start, program.now + 2 * US, program.tid, **dims(SHAPE))
+    program.now += 3 * US
+
+
 DOWN, UP = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"
 
 
@@ -88,6 +107,17 @@ def test_half_the_bytes_take_half_the_time_and_the_cpu_casts(tmp_path: Path, par
         assert change is not None
         added = SIZE / rate * 1e9
         assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(COPY / 2 - added, rel=0.02)
+
+
+def test_a_cast_that_pytorch_makes_in_the_copy_belongs_to_the_gpu(tmp_path: Path):
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: cast_within(program))
+    case = program.case(tmp_path)
+    proposal = only(wide_copies, case)
+    assert proposal.title == "copied in uint8"
+    gone = case.step_ns - case.step_of(proposal.change(case.graph))
+    assert gone == pytest.approx(COPY * 3 / 4 + ON_CPU, rel=0.01)
 
 
 @pytest.mark.parametrize(

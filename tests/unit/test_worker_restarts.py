@@ -13,7 +13,7 @@ from helpers.present import present
 from gpuprof.diagnosis.findings import worker_restarts
 from gpuprof.diagnosis.fixes.predicted_step import predict
 from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
-from gpuprof.diagnosis.run.run import RunFacts, run_facts
+from gpuprof.diagnosis.run.run_facts import RunFacts, run_facts
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.tracefile.run_folder.run import read_run
 

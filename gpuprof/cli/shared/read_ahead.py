@@ -27,7 +27,7 @@ PATIENCE_S: Assumed[Seconds] = 8.0
 """The verdict waits this long for steps that are sampled after the window: twice what sampling takes, unless steps are
 long."""
 WRITTEN_S: Assumed[Seconds] = 5.0
-"""And this long for the process that has sampled them to write what it has: mostly 0.1 s."""
+"""It waits this long at most for the sampling process to write its samples: usually 0.1 s."""
 LOOK_S: Assumed[Seconds] = 0.05
 FEWEST_CORES: Assumed[Cores] = 4
 """With fewer cores, reading the trace would slow down the steps that are being sampled."""
@@ -90,8 +90,8 @@ def wait_for_samples(folder: Path) -> None:
 
 
 def wait_for_sampler(folder: Path) -> None:
-    """Waits until the samples of the lowest recorded rank are written, if a process is at that: the steps that are
-    sampled, or the training, may have ended a moment ago."""
+    """Waits until the samples of the lowest recorded rank are written, if a process is writing them: the sampled steps,
+    or the training, may have ended a moment ago."""
     ranks = runfile.ranks_in(folder)
     file = folder / runfile.samples_file(ranks[0].get("rank") or 0) if ranks else None
     until = time.monotonic() + WRITTEN_S

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuprof import runfile
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.judge import judge
-from gpuprof.hang.load import states_of
+from gpuprof.hang.load_states import states_of
 from gpuprof.record.tell import tell
 
 KEPT = "hang.json"

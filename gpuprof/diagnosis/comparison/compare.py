@@ -19,7 +19,7 @@ from gpuprof.diagnosis.comparison.comparison import (
     Step,
     Term,
 )
-from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
+from gpuprof.diagnosis.comparison.kernel_differences import compare_kernels, compare_ops
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, other_program, same_program

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.diagnosis.comparison.comparison import ComparedWork, KernelDifferences, Mechanism, Note, Significance, Step
-from gpuprof.diagnosis.comparison.kernels import SAME_KERNELS, exchanged
+from gpuprof.diagnosis.comparison.kernel_differences import SAME_KERNELS, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, times

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuprof.diagnosis.comparison.comparison import ComparedWork, Significance
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.run.run import unprofiled_steps
+from gpuprof.diagnosis.run.run_facts import unprofiled_steps
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Convention, Share, Steps
 

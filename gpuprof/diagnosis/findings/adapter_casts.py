@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.gpu.adapters import BEHIND, LOW_RANK, MOST_RANK, OPS_BEHIND, OPS_TO_B
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
@@ -29,19 +30,12 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
-from gpuprof.units import Assumed, Elements, Ops, Times
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
-LOW_RANK_RATIO: Assumed[Times] = 4
-"""Smallest ratio of the sides of a weight of a low-rank pair; a model's layers go up to 3.5 (28672
-: 8192)."""
-MOST_RANK: Assumed[Elements] = 512
-ADAPTER_REACH: Assumed[Ops] = 5
-"""Ops after the second matmul that still belong to the adapter: scaling, cast, sum, cast."""
 HALF = ("c10::BFloat16", "c10::Half")
 
 PAGE = Page(
@@ -55,7 +49,7 @@ and the backward pass does the same. For small adapters this is more traffic tha
 kernels per layer.
 """,
     detected=f"""
-In the forward pass two consecutive `aten::linear` in fp32, the first from wide to narrow (at least {LOW_RANK_RATIO} :
+In the forward pass two consecutive `aten::linear` in fp32, the first from wide to narrow (at least {LOW_RANK} :
 1, rank at most {MOST_RANK}) and the second back, with a cast from a half-precision format before or after.
 """,
     gain=f"""
@@ -136,20 +130,18 @@ def find_adapters(case: Analysis) -> Stretches | None:
     kind = _kinds(case, rows[at])
     # From wide to narrow and back again, one after the other.
     pairs = np.flatnonzero((kind[:-1] < 0) & (kind[1:] > 0) & (family[at[:-1]] == family[at[1:]]))
-    pairs = pairs[at[pairs + 1] - at[pairs] <= ADAPTER_REACH]
+    pairs = pairs[at[pairs + 1] - at[pairs] <= OPS_TO_B]
     if not len(pairs):
         return None
     small = case.ops_named(
         lambda name: name in ("aten::to", "aten::_to_copy", "aten::dropout", "aten::native_dropout")
     )[rows]
-    behind = case.ops_named(
-        lambda name: name in ("aten::to", "aten::mul", "aten::add", "aten::add_", "aten::_to_copy")
-    )[rows]
+    behind = case.ops_named(BEHIND.__contains__)[rows]
     first, last = at[pairs].copy(), at[pairs + 1].copy()
     for _ in range(2):
         before = np.maximum(first - 1, 0)
         first = np.where(small[before] & (family[before] == family[first]), before, first)
-    for _ in range(ADAPTER_REACH):
+    for _ in range(OPS_BEHIND):
         after = np.minimum(last + 1, len(rows) - 1)
         last = np.where(behind[after] & (family[after] == family[last]), after, last)
     # The next adapter of the layer may use the same cast: its stretch begins where this one ends.
@@ -169,9 +161,9 @@ def _kinds(case: Analysis, rows: I64) -> I64:
         if len(tensors) < 2 or len(tensors[1].shape) != 2 or any(t.type != "float" for t in tensors[:2]):
             continue
         out, width = tensors[1].shape
-        if out * LOW_RANK_RATIO <= width and out <= MOST_RANK:
+        if out * LOW_RANK <= width and out <= MOST_RANK:
             kinds[i] = -1
-        elif width * LOW_RANK_RATIO <= out and width <= MOST_RANK:
+        elif width * LOW_RANK <= out and width <= MOST_RANK:
             kinds[i] = 1
     return kinds[which.reshape(-1)]
 

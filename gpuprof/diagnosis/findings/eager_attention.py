@@ -36,7 +36,7 @@ from gpuprof.units import Assumed, Launches, Ops, Tokens
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})

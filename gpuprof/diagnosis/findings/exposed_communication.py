@@ -15,8 +15,8 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.result.fix import Code, Fix, call, code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
+from gpuprof.replay.split_collectives import estimate_transfers, waiting
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.tracefile.trace import F64, Mask

@@ -28,6 +28,7 @@ from gpuprof.diagnosis.detect.gpu.fused_sequences import (
     Sequences,
     find_sequences,
 )
+from gpuprof.diagnosis.detect.gpu.written_out import DROPOUT, LAYER_NORM, SOFTMAX
 from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns
@@ -66,14 +67,26 @@ LEAST_FUSABLE_SHARE: Assumed[Share] = 0.03
 """Smallest share of GPU time in such kernels: with less, the fix gains nothing on a GPU-bound step; launch-bound steps
 need torch.compile or CUDA graphs."""
 OWN_KERNELS = "activations"
-"""Key of the proposal for activation functions."""
-ACTIVATIONS = "activations in one kernel"
+"""Key of the proposal for functions that torch has a kernel for."""
+WRITTEN_OUT = "written-out functions in one kernel each"
 FUNCTIONS = {
     GELU_TANH: call("torch.nn.functional.gelu", Code("x"), approximate="tanh"),
     GELU: call("torch.nn.functional.gelu", Code("x")),
     MISH: call("torch.nn.functional.mish", Code("x")),
+    LAYER_NORM: call("torch.nn.functional.layer_norm", Code("x"), Code("x.shape[-1:]"), Code("weight"), Code("bias")),
+    SOFTMAX: call("torch.softmax", Code("x"), -1),
+    DROPOUT: call("torch.nn.functional.dropout", Code("x"), Code("p")),
 }
 """Function → how torch's kernel for it is called."""
+NAMES = {
+    GELU_TANH: "GELU",
+    GELU: "GELU",
+    MISH: "Mish",
+    LAYER_NORM: "layer norms",
+    SOFTMAX: "softmax",
+    DROPOUT: "dropout",
+}
+"""Function → what a reader calls it."""
 FUNCTION_COMPILED_NS: Assumed[tuple[Ns, Ns, Ns]] = (1e9, 4e9, 15e9)
 """Time to compile one small function, forward and backward: at least, usually, and at most."""
 CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
@@ -94,9 +107,10 @@ Sequences of forward ops: a mean and `rsqrt` with the multiplications that follo
 `cat` between multiplications of the same shape, a product of complex numbers between `view_as_complex` and
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
 result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least
-{percent(LEAST_FUSABLE_SHARE)} % of the GPU's time. In any model, activations that are written out: GELU by `tanh` or
-`erf`, `x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`. Where a faster CPU gains more than a
-faster GPU, only the removed launches gain time: Liger's kernels are then listed under *Worth trying*.
+{percent(LEAST_FUSABLE_SHARE)} % of the GPU's time. In any model, functions that are written out: GELU by `tanh` or
+`erf`, `x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`, a layer norm, a softmax, dropout. Where
+a faster CPU gains more than a faster GPU, only the removed launches gain time: Liger's kernels are then listed under
+*Worth trying*.
 """,
     gain=f"""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) that
@@ -105,8 +119,9 @@ ceiling; a norm's backward takes as long as {calibrated.NORM_BACKWARD.value:g} p
 to {calibrated.NORM_BACKWARD.high:g}). A fused call is a Python function in both passes, and in each costs the CPU as
 much as six ordinary launches of the forward pass; the rotary embedding of queries and keys is one call. Of norms,
 rotary embedding, gates and loss, only those are proposed that shorten the step by {100 * (SURE_GAIN - 1):.0f} % on top
-of the ones that gain more. An activation function is one op of torch, or a function that is compiled on its own: it
-reads and writes the activation once, and its backward pass reads two and writes one.
+of the ones that gain more. A written-out function is replaced by one op of torch, or is compiled on its own: it
+reads and writes the activation once, and its backward pass reads two tensors and writes one (five passes for a layer
+norm, assumed).
 """,
     wrong="""
 Liger has kernels for common architectures only. By default it also fuses the loss with the output layer, which saves
@@ -138,7 +153,7 @@ def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
 
 
 def _own_kernels(case: Analysis) -> Iterator[Proposal]:
-    """torch's own kernels for activations that are written out, which any model may have."""
+    """torch's own kernels for functions that are written out, which any model may have."""
     written = find_activations(case) if case.roofline is not None else None
     if written is None:
         return
@@ -146,10 +161,10 @@ def _own_kernels(case: Analysis) -> Iterator[Proposal]:
     took = float(graph.duration_ns[fused.gpu].sum())
     compiled = OTHER in written.names
     yield Proposal(
-        title=ACTIVATIONS,
+        title=WRITTEN_OUT,
         evidence=spans(
             case,
-            f"{np.count_nonzero(written.found.kind != PART) / case.steps:,.0f} activations {case.unit.a} as "
+            f"{np.count_nonzero(written.found.kind != PART) / case.steps:,.0f} written-out functions {case.unit.a} as "
             f"{case.per_step(fused.gpu.sum()):,.0f} elementwise kernels: {duration(case.per_step(took))}",
             fused.gpu,
         ),
@@ -315,11 +330,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
-    """Activation functions on their own, and what Liger's kernels replace."""
-    written_out = "activation functions that are written out in several kernels"
+    """Functions that torch has kernels for, and what Liger's kernels replace."""
     for one in case.proposals(find):
         if one.key == OWN_KERNELS:
-            yield part_of(case.graph, one.change, written_out, "torch, or a compiler, computes each in one")
+            written = find_activations(case)
+            names = listed([NAMES.get(name, "activations") for name in written.names]) if written else "activations"
+            what = f"functions that are written out in several kernels: {names}"
+            yield part_of(case.graph, one.change, what, "torch, or a compiler, computes each in one")
         else:
             what = "norms, gates, rotary embeddings and losses in many small kernels"
             yield part_of(case.graph, one.change, what, "several ops run where one kernel could do the same work")
@@ -343,7 +360,7 @@ FINDING = Declaration(
         "elementwise",
     ),
     titles=(
-        key(ACTIVATIONS),
+        key(WRITTEN_OUT),
         *(key(_title(names)) for most in range(1, len(PIECES) + 1) for names in itertools.combinations(PIECES, most)),
     ),
 )

@@ -29,7 +29,7 @@ from gpuprof.units import Assumed, Bytes, Convention, Elements, Published, Ratio
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.projection.memory.activations import RecordedPeak
-    from gpuprof.projection.memory.memory import RecordedMemory, Trained
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory, Trained
 
 REPEATED_FORWARD: Assumed[tuple[Ratio, Ratio, Ratio]] = (0.85, 1.0, 1.1)
 """What checkpointing adds, as a share of the forward pass, at best, as expected, at worst: it repeats neither head nor

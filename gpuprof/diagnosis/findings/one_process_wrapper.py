@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.result.fix import Code, call, code, in_file
+from gpuprof.diagnosis.result.fix import Code, as_fix, call, code, in_file
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import COMMUNICATION, Graph
 from gpuprof.replay.transform import removed, scaled, without_waits
@@ -79,11 +79,19 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no wrapper for several processes around one",
         evidence=spans(case, text, nodes),
-        fix=code("if torch.distributed.get_world_size() > 1:\n    ")
-        + call("DistributedDataParallel", Code("model"))
-        + "  # or fully_shard(model); else the model as it is\n"
-        + in_file("distributed_type: 'NO'", "distributed_type", "NO", "accelerate's configuration").otherwise()
-        + "  # with accelerate",
+        fix=case.stack.fix(
+            code("if torch.distributed.get_world_size() > 1:\n    ")
+            + call("DistributedDataParallel", Code("model"))
+            + "  # or fully_shard(model); else the model as it is\n"
+            + in_file("distributed_type: 'NO'", "distributed_type", "NO", "accelerate's configuration").otherwise()
+            + "  # with accelerate",
+            lightning=call("Trainer", ..., strategy="auto") + "  # not ddp or fsdp",
+            transformers=as_fix(
+                "start the program with python, not with torchrun or a configuration for several processes"
+            )
+            + "\n"
+            + case.stack.setting({"fsdp": ""}).otherwise(),
+        ),
         change=usual,
         best=best,
         worst=worst,

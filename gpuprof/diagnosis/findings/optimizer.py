@@ -39,7 +39,7 @@ from gpuprof.units import Published, Version
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 FUSABLE = frozenset({"Adam", "AdamW", "SGD"})
 """Optimizers of torch.optim that take `fused=True` on CUDA."""

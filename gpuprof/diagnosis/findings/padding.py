@@ -31,7 +31,7 @@ from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 UNEVEN_PASSES: Assumed[Ratio] = 1.1
 """Smallest ratio of the longest pass to the mean one for which passes of equal length are offered."""

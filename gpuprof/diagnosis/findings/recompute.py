@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.cells import Cell
     from gpuprof.diagnosis.detect.pair.facts import Facts
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 
 PAGE = Page(

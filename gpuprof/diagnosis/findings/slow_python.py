@@ -11,13 +11,14 @@ import numpy as np
 from gpuprof.calibration import slow as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
-from gpuprof.diagnosis.detect.cpu.long_python import long_stretches
+from gpuprof.diagnosis.detect.cpu.long_python import LEAST_STRETCH_SHARE, long_stretches
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Ratio, Share
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ ONE_STRETCH_BELOW: Convention[Ratio] = 1.5
 """Fewer stretches per step on average are written as one."""
 LEAST_PYTHON_SHARE: Assumed[Share] = 0.05
 """Smallest share of the step in such stretches for a proposal."""
+MANY_PYTHON_SHARE: Assumed[Share] = 0.1
+"""The same for stretches of any share of the step: those of a trainer's own Python code take up to 6 % together."""
 PAGE = Page(
     id="slow_python",
     title="Python code holds up the work of a step",
@@ -38,8 +41,9 @@ step, or can be done elsewhere: every hundredth step, in a thread or a worker, o
 over whole tensors on the GPU.
 """,
     detected=f"""
-Stretches of Python outside ops and CUDA calls, of at least 1 ms and 2 % of the step each, in every recorded step, which
-together take {percent(LEAST_PYTHON_SHARE)} % of it and keep the GPU waiting. Not in an optimizer: that, loading data,
+Stretches of Python outside ops and CUDA calls, of at least 1 ms and {percent(LEAST_STRETCH_SHARE)} % of the step each,
+in every recorded step, which together take {percent(LEAST_PYTHON_SHARE)} % of it and keep the GPU waiting; or of at
+least 1 ms each that together take {percent(MANY_PYTHON_SHARE)} %. Not in an optimizer: that, loading data,
 preparing samples, collecting garbage and computing on CPU tensors are separate findings. Not in reward functions or an
 environment, which each iteration needs. The function named is the one sampled there, the line the one with the most
 samples.
@@ -58,12 +62,10 @@ ops does not count: `torch.compile` and CUDA graphs remove it.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes to do long stretches of Python elsewhere or less often."""
-    graph, nodes, tables = case.graph, long_stretches(case), find_copied_tables(case)
-    if tables is not None:
-        nodes &= ~tables.nodes
-    took = case.per_step(float(graph.duration_ns[nodes].sum()))
-    if took < LEAST_PYTHON_SHARE * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
+    graph, nodes = case.graph, _stretches(case)
+    if nodes is None or len(np.unique(graph.step[nodes])) < graph.steps:
         return
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
     count = case.per_step(float(nodes.sum()))
     times = "a stretch" if count < ONE_STRETCH_BELOW else f"{count:,.0f} stretches"
     text = (
@@ -83,6 +85,18 @@ def find(case: Analysis) -> Iterator[Proposal]:
         odds=calibrated.FUNCTION_ODDS.value,
         needs=f"what it does is not needed in every {case.unit}, or can be done elsewhere",
     )
+
+
+def _stretches(case: Analysis) -> Mask | None:
+    """A few long stretches, or many of a millisecond or more; None if they take too little of the step."""
+    tables = find_copied_tables(case)
+    for least, together in ((LEAST_STRETCH_SHARE, LEAST_PYTHON_SHARE), (0.0, MANY_PYTHON_SHARE)):
+        nodes = long_stretches(case, least)
+        if tables is not None:
+            nodes &= ~tables.nodes
+        if case.per_step(float(case.graph.duration_ns[nodes].sum())) >= together * case.step_ns:
+            return nodes
+    return None
 
 
 FINDING = Declaration(

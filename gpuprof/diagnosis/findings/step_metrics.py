@@ -19,20 +19,18 @@ from gpuprof.diagnosis.detect.losses.gradient_statistics import (
     OPS_TO_CLIP,
     find_gradient_statistics,
 )
-from gpuprof.diagnosis.detect.losses.logged_values import LoggedValues, find_logged
+from gpuprof.diagnosis.detect.losses.logged_values import LOG_EVERY, LoggedValues, find_logged
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled, without_waits
-from gpuprof.units import Assumed, Convention, Entries, Share, Steps
+from gpuprof.units import Assumed, Convention, Entries, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_GPU_SHARE: Assumed[Share] = 0.02
 """Smallest share of the GPU's time in such work for a proposal."""
-STEPS_A_LINE: Assumed[Steps] = 50
-"""Steps between two log lines that a person can still follow."""
 NORMS_LEFT: Assumed[Share] = 0.4
 """Share of the CPU time that remains at worst: all tensors are still reduced in each step, but in ops on lists and with
 one copy to the CPU."""
@@ -43,7 +41,7 @@ PAGE = Page(
     title="Numbers for logging are computed in each step",
     means=f"""
 Accuracy, entropy, top-k or calibration over all logits of a batch pass several times over the largest tensors of the
-step, and reading each value makes the CPU wait. No gradient needs them, and a log line every {STEPS_A_LINE} steps is as
+step, and reading each value makes the CPU wait. No gradient needs them, and a log line every {LOG_EVERY} steps is as
 useful.
 
 Norms, means or histograms of each gradient or weight (`grad_norm` of Lightning, `watch` of W&B) launch kernels for each
@@ -62,7 +60,7 @@ Statistics of gradients: after a backward pass and before the next op with gradi
 tensors are scaled within the next {OPS_TO_CLIP} ops: that clips gradients.
 """,
     gain=f"""
-The ops, their launches, the Python between them and their waits are left in one step of {STEPS_A_LINE}. At worst only
+The ops, their launches, the Python between them and their waits are left in one step of {LOG_EVERY}. At worst only
 the GPU's work is, and the CPU still waits for values in each step. Statistics of gradients are listed under *Worth
 trying* (probability {calibrated.STATISTICS_ODDS.value:g} that only a log needs them, assumed); at worst
 {percent(NORMS_LEFT)} % of their CPU time stays.
@@ -76,7 +74,7 @@ over all steps becomes a mean over those that are logged.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes to compute the same numbers in one of every STEPS_A_LINE steps."""
+    """Proposes to compute the same numbers in one of every LOG_EVERY steps."""
     yield from _of_outputs(case)
     yield from _of_gradients(case)
 
@@ -99,13 +97,13 @@ def _of_outputs(case: Analysis) -> Iterator[Proposal]:
     )
     rarely = partial(_rarely, found=found)
     yield Proposal(
-        title=f"metrics every {STEPS_A_LINE} steps",
+        title=f"metrics every {LOG_EVERY} steps",
         evidence=spans(case, text, found.nodes),
-        fix=code(f"if step % {STEPS_A_LINE} == 0:\n    log(metrics(logits.detach(), labels))")
+        fix=code(f"if step % {LOG_EVERY} == 0:\n    log(metrics(logits.detach(), labels))")
         + "  # computed, not only read, in these steps",
         change=rarely,
         best=rarely,
-        worst=lambda graph: scaled(graph, work, 1 / STEPS_A_LINE),
+        worst=lambda graph: scaled(graph, work, 1 / LOG_EVERY),
         claims=("values_read",),
     )
 
@@ -125,9 +123,9 @@ def _of_gradients(case: Analysis) -> Iterator[Proposal]:
         f" {found.reads / case.steps:,.3g} values that the CPU reads"
     )
     yield Proposal(
-        title=f"statistics of gradients every {STEPS_A_LINE} steps",
+        title=f"statistics of gradients every {LOG_EVERY} steps",
         evidence=spans(case, text, found.nodes),
-        fix=code(f"if step % {STEPS_A_LINE} == 0:\n    log(norms(model))")
+        fix=code(f"if step % {LOG_EVERY} == 0:\n    log(norms(model))")
         + "  # in each step: torch._foreach_norm(gradients), and one copy of all norms to the CPU",
         change=partial(_rarely, found=found),
         worst=lambda graph: scaled(graph, cpu, NORMS_LEFT),
@@ -138,10 +136,10 @@ def _of_gradients(case: Analysis) -> Iterator[Proposal]:
 
 
 def _rarely(graph: Graph, found: LoggedValues) -> Graph:
-    """Ops, launches, Python and waits in one step of STEPS_A_LINE."""
+    """Ops, launches, Python and waits in one step of LOG_EVERY."""
     now = graph.duration_ns
     left = removed(without_waits(graph, found.waits), found.nodes)
-    return left.with_durations(np.where(found.nodes, now / STEPS_A_LINE, left.duration_ns))
+    return left.with_durations(np.where(found.nodes, now / LOG_EVERY, left.duration_ns))
 
 
 FINDING = Declaration(

@@ -25,6 +25,7 @@ from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Prop
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.detect.loops.tensor_loops import HOST, LISTS, TensorLoops, in_lists, reading_loops
+from gpuprof.diagnosis.detect.losses.logged_values import LOG_EVERY
 from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_WORK_LEFT, quantity
@@ -40,7 +41,7 @@ from gpuprof.timeline.cpu.dispatch import has_ops
 from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
-from gpuprof.units import Assumed, Convention, Entries, Ratio, Steps
+from gpuprof.units import Assumed, Convention, Entries, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -58,8 +59,6 @@ LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
 LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
 """Several kinds of waits become one fix if it gains at least this many times what one kind gains."""
 FRAMES_SHOWN: Convention[Entries] = 3
-LOG_EVERY: Assumed[Steps] = 50
-"""Steps between two log lines that a person can still follow."""
 
 CLAIMS: tuple[Claim, ...] = ("values_read", "value_waits")
 

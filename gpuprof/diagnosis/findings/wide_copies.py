@@ -25,7 +25,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import F64, I64, OP
-from gpuprof.units import Assumed, Bytes, Ratio, Share
+from gpuprof.units import Assumed, Bytes, Ops, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -44,6 +44,8 @@ LEAST_NS_A_BYTE: Assumed[Ratio] = 0.005
 be 200 GB/s, of which one op of a CPU is far away."""
 SIDE_VALUES_SHARE: Assumed[Share] = 0.01
 """Largest share of the copied values that tensors next to the chain have: means, scales, and what is made of them."""
+MOST_OPS: Assumed[Ops] = 64
+"""Most ops before a copy that are looked at for its chain."""
 
 PAGE = Page(
     id="wide_copies",
@@ -51,7 +53,8 @@ PAGE = Page(
     means="""
 `x.float().cpu()` and `x.float().cuda()` copy twice the bytes that bf16 values have, and four times those of images in 8
 bits; `x.cuda().bfloat16()` copies digits that are discarded on arrival. The link and host memory are many times slower
-than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy.
+than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy. One call that
+casts and copies, `x.to("cuda", torch.float32)`, casts on the CPU first, unless it is `non_blocking` from pinned memory.
 """,
     detected="""
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
@@ -198,7 +201,7 @@ def _chain(case: Analysis, op: int, wide: str) -> tuple[int, ...]:
     rows = np.flatnonzero(siblings & (ops.end_ns <= ops.start_ns[outer]))
     least_ns = LEAST_NS_A_BYTE * values * (element_bytes(wide) or 0)
     found = list[int]()
-    for row in rows[np.argsort(-ops.start_ns[rows], kind="stable")].tolist():
+    for row in rows[np.argsort(-ops.start_ns[rows], kind="stable")][:MOST_OPS].tolist():
         if _values(case, row) <= SIDE_VALUES_SHARE * values or ops.end_ns[row] - ops.start_ns[row] < least_ns:
             continue  # it computes nothing large
         read = _read(case, row, values)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.plug_ins import declarations
-from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import EVERY, MemoryFix
+from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 ORDER = (
     "checkpointing", "checkpointing_half", "offloaded_activations", "no_checkpointing", "chunked_loss",

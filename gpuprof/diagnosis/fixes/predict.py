@@ -25,7 +25,7 @@ from gpuprof.diagnosis.fixes.alternatives import leaders_first
 from gpuprof.diagnosis.fixes.chance import measured_odds, probability, time_left, with_odds
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
-from gpuprof.diagnosis.fixes.together import Named, as_one, best_pair
+from gpuprof.diagnosis.fixes.together import BALANCED_ODDS, SMALL_ODDS, as_one, best_pair, small_ones
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
 from gpuprof.diagnosis.sentences import duration
@@ -131,7 +131,7 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
-    ruled_out: list[Named] = []
+    ruled_out: list[_Predicted] = []
     for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
@@ -142,12 +142,12 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
             found += (advised := [one for one in proposals if not (failure or _why_not(case, one))])
             if not advised:
                 considered += _considered(case, page.id, proposals, failure)
-                ruled_out += [(page.id, one.proposal) for one in proposals if not failure and one.list is None]
+                ruled_out += [one for one in proposals if not failure and one.list is None]
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
-    found += [one for one in _pair(steps, ruled_out) if one.list is not None]
+    found += [one for one in _only_together(steps, ruled_out) if one.list is not None]
     left_ns = _left_ns(case)
     found.sort(key=lambda one: one.rank(left_ns))
     sure, unsure = (_named_first([one for one in found if one.list == name], left_ns) for name in _LISTS)
@@ -163,26 +163,35 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     )
 
 
-def _pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> Iterator[_Predicted]:
-    """Two fixes that gain together what neither gains alone."""
-    pair = best_pair(steps, ruled_out)
+def _only_together(steps: PredictedSteps, ruled_out: Sequence[_Predicted]) -> Iterator[_Predicted]:
+    """Fixes that gain together what none of them gains alone: two limits, or several small gains."""
+    pair = best_pair(steps, [(one.id, one.proposal) for one in ruled_out])
     if pair is not None:
-        (name, a), (_, b) = pair
-        yield _Predicted(name, _together(steps, a, b), prediction(steps, [a, b]))
+        both = [one for _, one in pair]
+        needs = "both: either alone leaves the other limit"
+        yield _Predicted(pair[0][0], _together(both, needs, BALANCED_ODDS), prediction(steps, both))
+    named = {name for name, _ in pair or ()}
+    left = [((one.id, one.proposal), one.prediction.speedup) for one in ruled_out if one.id not in named]
+    if small := small_ones(left):
+        some = [one for _, one in small]
+        yield _Predicted(
+            small[0][0], _together(some, "all of them: each gains little", SMALL_ODDS), prediction(steps, some)
+        )
 
 
-def _together(steps: PredictedSteps, a: Proposal, b: Proposal) -> Proposal:
-    """Both as one, with their change of the graph and what they do outside of it."""
-    ordered = in_order([a, b])
+def _together(some: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:
+    """Several as one, with their change of the graph and what they do outside of it."""
+    ordered = in_order(some)
 
     def change(graph: Graph) -> Graph:
         for one in ordered:
             graph = one.change(graph)
         return graph
 
-    both = as_one(a, b)
+    whole = as_one(some, needs, odds)
     loader = next((one.loader for one in ordered if one.loader is not None), None)
-    return replace(both, change=change, best=None, worst=None, loader=loader, least_ns=max(a.least_ns, b.least_ns))
+    least_ns = max(one.least_ns for one in some)
+    return replace(whole, change=change, best=None, worst=None, loader=loader, least_ns=least_ns)
 
 
 def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None]]) -> tuple[Finding, ...]:

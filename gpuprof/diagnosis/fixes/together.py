@@ -1,9 +1,10 @@
-"""Two fixes, neither of which gains alone: the GPU and the CPU, or the CPU and the workers, both limit a step, so that
-relieving one of them leaves the other."""
+"""Fixes that are worth it together only. Two, neither of which gains alone: the GPU and the CPU, or the CPU and the
+workers, both limit a step, so that relieving one of them leaves the other. And several that gain a little each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, in_order
-from gpuprof.diagnosis.result.fix import Fix, joined
-from gpuprof.units import Assumed, Convention, Entries, Share
+from gpuprof.diagnosis.result.fix import joined
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
+from gpuprof.value_range import Range
 
 LEAST_TAKEN: Assumed[Share] = 0.05
 """Smallest share of the step that each of the two removes from the GPU's or the CPU's work."""
@@ -20,6 +22,13 @@ BALANCED_ODDS: Assumed[Share] = 0.85
 """Probability that the two limits are as close to each other as in the replayed step."""
 MOST_TRIED: Convention[Entries] = 3
 """Most fixes of either side that are tried together, those that remove most."""
+
+LEAST_SMALL_GAIN: Assumed[Ratio] = 1.01
+"""Smallest gain of a fix that is combined with others that gain little: with less, replays differ by as much."""
+SMALL_ODDS: Assumed[Share] = 0.85
+"""Probability that several such fixes gain together: the prediction of each may be wrong by as much as it gains."""
+MOST_SMALL: Convention[Entries] = 3
+"""Most such fixes in one entry, those that gain most."""
 
 Named = tuple[str, Proposal]
 
@@ -43,27 +52,37 @@ def best_pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> tuple[Named,
     return (a, b) if case.mean_ns >= LEAST_GAIN * step else None
 
 
-def as_one(a: Proposal, b: Proposal) -> Proposal:
-    """Both as one fix, which the user applies by hand."""
-    low, usual, high = (one + other for one, other in zip(a.once_ns, b.once_ns, strict=True))
+def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
+    """Fixes that gain little each, and enough together if these gains multiply; the largest first, empty if they are
+    too small. Only those that need nothing unseen and cost nothing once."""
+    found: list[tuple[Named, float]] = []
+    for (name, one), gain in sorted(ruled_out, key=lambda each: -each[1].expected):
+        plain = one.work == 1 and not (one.parts or one.needs) and one.odds >= 1 and not one.once_ns[1]
+        claimed = {claim for (_, other), _ in found for claim in other.claims}
+        others = {other for (other, _), _ in found}
+        if plain and gain.expected >= LEAST_SMALL_GAIN and name not in others and claimed.isdisjoint(one.claims):
+            found.append(((name, one), gain.expected))
+    found = found[:MOST_SMALL]
+    enough = math.prod(gain for _, gain in found) >= LEAST_GAIN
+    return [one for one, _ in found] if len(found) > 1 and enough else []
+
+
+def as_one(fixes: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:
+    """Several as one fix, which the user applies by hand; `needs`, `odds`: what they need together, and how likely that
+    holds."""
+    low, usual, high = (sum(each) for each in zip(*(one.once_ns for one in fixes), strict=True))
     return replace(
-        a,
-        title=f"{a.title}, and {b.title}",
-        evidence=(*a.evidence, *b.evidence),
-        fix=replace(joined([*_both(a, b)]), patch=None),
-        changes="; ".join(filter(None, (a.changes, b.changes))),
+        fixes[0],
+        title=", and ".join(one.title for one in fixes),
+        evidence=tuple(each for one in fixes for each in one.evidence),
+        fix=replace(joined([one.fix for one in fixes], between="\nand\n"), patch=None),
+        changes="; ".join(one.changes for one in fixes if one.changes),
         once_ns=(low, usual, high),
-        needs="; ".join(filter(None, ("both: either alone leaves the other limit", a.needs, b.needs))),
-        odds=BALANCED_ODDS * a.odds * b.odds,
-        claims=(*a.claims, *b.claims),
-        parts=(a.title, b.title),
+        needs="; ".join(filter(None, (needs, *(one.needs for one in fixes)))),
+        odds=odds * math.prod(one.odds for one in fixes),
+        claims=tuple(claim for one in fixes for claim in one.claims),
+        parts=tuple(one.title for one in fixes),
     )
-
-
-def _both(a: Proposal, b: Proposal) -> Iterator[Fix | str]:
-    yield a.fix
-    yield "and"
-    yield b.fix
 
 
 def _step(steps: PredictedSteps, a: Proposal, b: Proposal) -> float:

@@ -19,7 +19,7 @@ from gpuprof.timeline.cpu.dispatch import bridged, has_ops
 from gpuprof.timeline.cpu.overhead import profiler_overhead
 from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.timeline.cpu.silence import holes
-from gpuprof.timeline.cpu.slow_calls import spans_of
+from gpuprof.timeline.cpu.slow_calls import slow_spans
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
@@ -190,8 +190,8 @@ class HostLevels:
             spans(self._allocator),
             spans(self._sync),
             self._profiler,
-            cpu_compute.spans_of(timeline, thread),
-            spans_of(timeline, thread),
+            cpu_compute.computing_spans(timeline, thread),
+            slow_spans(timeline, thread),
             launch,
         )
 

@@ -130,7 +130,7 @@ def _decode_without_cpu(iteration: Iteration, trainer: Trainer) -> Iterator[Iter
         fix = replace(joined([fix, allowed]), patch=None)
     yield change(
         iteration.mean_ns, "decode_cpu", fix,
-        (*(share * most for share in DECODE_CPU_SAVED), most),
+        (DECODE_CPU_SAVED[0] * most, DECODE_CPU_SAVED[1] * most, most),
         f"the GPU works {100 * busy:.0f} % of the recorded decode steps; at best decoding takes only that time (how"
         " close it gets is assumed)",
         condition,
@@ -255,7 +255,7 @@ def _padding(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange
         iteration.mean_ns, "padded_completions",
         "sort completions by length, and cut each micro-batch to its longest or pack it (verl: use_dynamic_bsz=True);"
         " TRL has no argument for it",
-        (*(share * most for share in PADDING_SAVED), most),
+        (PADDING_SAVED[0] * most, PADDING_SAVED[1] * most, most),
         f"{100 * padded:.0f} % of the completions' positions are padding; at most the GPU's time for them in"
         " log-probabilities, forward and backward passes is saved (prompts are not counted)",
         None,

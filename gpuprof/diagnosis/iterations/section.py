@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import changes
 from gpuprof.diagnosis.iterations.trainer import Trainer
-from gpuprof.diagnosis.projection_input.memory import BYTES_OF_FORMAT, weight_bytes
+from gpuprof.diagnosis.projection_input.memory_input import BYTES_OF_FORMAT, weight_bytes
 from gpuprof.diagnosis.recorded.quality import judged, of_timed_iterations
 from gpuprof.diagnosis.result.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER

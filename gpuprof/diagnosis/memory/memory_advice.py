@@ -9,13 +9,12 @@ from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.memory.memory_time import step_with
-from gpuprof.diagnosis.projection_input.memory import weight_bytes
-from gpuprof.diagnosis.projection_input.subject import subject_of
+from gpuprof.diagnosis.projection_input.memory_input import weight_bytes
+from gpuprof.diagnosis.projection_input.recorded_subject import subject_of
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.memory.advice import Advice, Fits, Moved, PeakPart, Remedy
 from gpuprof.projection.memory.footprint import Footprint
-from gpuprof.projection.memory.memory import RecordedMemory, fit, usable_bytes
 from gpuprof.projection.memory.memory_fixes import (
     OPTIMIZER,
     MemoryFix,
@@ -23,6 +22,7 @@ from gpuprof.projection.memory.memory_fixes import (
     recorded_footprint,
 )
 from gpuprof.projection.memory.paging import moved_ns
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, fit, usable_bytes
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.subject import Subject
 from gpuprof.units import Assumed, Ratio

@@ -10,9 +10,9 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.diagnosis.memory.memory_advice import memory_advice
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import UnreadableTrace
-from gpuprof.memory.load import load_memory, memory_file
+from gpuprof.memory.load_memory import load_memory, memory_file
+from gpuprof.memory.memory_events import analyse_trace, has_events
 from gpuprof.memory.memory_report import MemoryReport
-from gpuprof.memory.trace import analyse_trace, has_events
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.source import Source

@@ -9,8 +9,8 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.memory_remedy import Priced
 from gpuprof.diagnosis.fixes.memory_remedies import offered_by
 from gpuprof.diagnosis.fixes.predicted_step import predict_together
-from gpuprof.projection.memory.memory import RecordedMemory
 from gpuprof.projection.memory.memory_fixes import MemoryFix
+from gpuprof.projection.memory.recorded_memory import RecordedMemory
 from gpuprof.value_range import Range
 
 

@@ -16,8 +16,8 @@ from gpuprof.ranks.digest_data import Digest, Own
 from gpuprof.ranks.rank_work import rank_work_of
 from gpuprof.replay.build.build import build
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.sensitivity import sensitivities
+from gpuprof.replay.split_collectives import model_collectives
 from gpuprof.replay.unprofiled.profiler_fit import remove_profiler
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.trace import Trace

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.declared.ledger_part import Cost, LedgerPart, Samp
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.diagnosis.iterations.budget import iteration_budget
-from gpuprof.diagnosis.reach.groups import by_name, largest_first, of_one_cause
+from gpuprof.diagnosis.reach.named_groups import by_name, largest_first, of_one_cause
 from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.sampled.sampled_places import placed
 from gpuprof.diagnosis.sentences import share as share_of

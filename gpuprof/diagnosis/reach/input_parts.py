@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
-from gpuprof.replay.collectives import waiting, without_waiting
 from gpuprof.replay.graph import INPUT, Graph
+from gpuprof.replay.split_collectives import waiting, without_waiting
 from gpuprof.replay.transform import scaled
 
 

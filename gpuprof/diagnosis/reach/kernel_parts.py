@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.gpu.kernel_reach import (
     KernelReach,
     kernel_reach,
 )
-from gpuprof.diagnosis.reach.groups import LEAST_GROUP_SHARE
+from gpuprof.diagnosis.reach.named_groups import LEAST_GROUP_SHARE
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.replay.graph import DEVICE, TRANSFER
 from gpuprof.replay.transform import scaled

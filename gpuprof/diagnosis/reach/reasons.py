@@ -15,7 +15,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, ELEMENTWISE, GEMM, kinds_of
 from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.projection.changes.kernels import FEW_BLOCKS
+from gpuprof.projection.changes.other_gpu import FEW_BLOCKS
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Bytes, Launches, Ns, Published, Ratio, Share, Version
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
-from gpuprof.diagnosis.recorded.kernels import category_bound
+from gpuprof.diagnosis.recorded.gpu_work import category_bound
 from gpuprof.diagnosis.recorded.range_times import SAMPLED_NS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMPUTE as COMPUTE_WORK

@@ -7,9 +7,9 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.result.diagnosis import Replay
 from gpuprof.replay.build.carried_in import carried_over
-from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import simulate, step_of
+from gpuprof.replay.split_collectives import model_collectives
 from gpuprof.replay.transform import scale
 from gpuprof.replay.unprofiled.phase_fit import Parts
 from gpuprof.replay.unprofiled.planning import without_planning

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuprof.diagnosis.iterations.logged import logged_quantities
 from gpuprof.diagnosis.roles.model import RoleProcess, Roles
-from gpuprof.diagnosis.roles.processes import of_phase_log, of_trace
+from gpuprof.diagnosis.roles.process_spans import of_phase_log, of_trace
 from gpuprof.diagnosis.roles.timeline import roles_of
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.intervals import union

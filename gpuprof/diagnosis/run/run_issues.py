@@ -10,7 +10,7 @@ from gpuprof.diagnosis.mean_step.baseline import StepTime
 from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.diagnosis.result.diagnosis import Issue
 from gpuprof.diagnosis.result.run_model import Run, Telemetry
-from gpuprof.diagnosis.run.run import FEWEST_AFTER, RunFacts
+from gpuprof.diagnosis.run.run_facts import FEWEST_AFTER, RunFacts
 from gpuprof.diagnosis.sentences import capital, duration
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.timeline.unit import STEP, Unit

@@ -20,7 +20,6 @@ from gpuprof.diagnosis.run.trainer_arguments import INFERRED, shown_name, traine
 from gpuprof.tracefile.run_folder.program import Flag, Program
 from gpuprof.tracefile.trace import Trace
 
-KINDS = ("unsloth", "trl", "transformers", "lightning", "inference", "torch")
 _IN_TRACE = (
     ("unsloth", re.compile(r"unsloth", re.IGNORECASE)),
     ("trl", re.compile(r"(^|/)trl/")),

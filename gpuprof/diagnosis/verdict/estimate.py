@@ -17,6 +17,7 @@ from gpuprof.timeline.cpu.slow_calls import within_slow
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit, inside
+from gpuprof.tracefile.distinct import rows_by_value
 from gpuprof.tracefile.trace import F64, I64, Mask
 
 _DEVICE, _PYTHON, _UNKNOWN = (CAUSES.index(name) for name in ("device", "python", "unknown"))
@@ -42,9 +43,10 @@ def estimate_devices(schedule: Schedule, step_ns: float, found: Collecting | Non
     circle = round(float(marks[-1] - marks[0]))
     causes = _HostCauses(schedule, found)
     result = []
+    on_gpu = np.flatnonzero(graph.on_gpu)
+    of_device = rows_by_value(timeline.trace.gpu.device[graph.gpu_row[on_gpu]])
     for device in timeline.devices:
-        nodes = np.flatnonzero(graph.on_gpu)
-        nodes = nodes[timeline.trace.gpu.device[graph.gpu_row[nodes]] == device.device]
+        nodes = on_gpu[of_device.get(device.device, on_gpu[:0])]
         kind = timeline.kind[graph.gpu_row[nodes]]
         reached, times = EMPTY, []
         for k in (COMPUTE, COMMUNICATE, COPY):
@@ -98,6 +100,26 @@ def _estimate(device: int, step_ns: float, span: int, times: list[int], by_cause
     )
 
 
+class _LaneCover:
+    """How much of some time the nodes of a lane cover: `Cover` for replayed times, ns, which are in order and do not
+    overlap."""
+
+    def __init__(self, start: F64, end: F64) -> None:
+        self._start, self._end = start, end
+        self._before = np.concatenate([[0.0], np.cumsum(end - start)])
+
+    def within(self, low: F64, high: F64) -> F64:
+        """How much of each [low, high) they cover."""
+        return np.maximum(self._until(high) - self._until(low), 0.0)
+
+    def _until(self, t: F64) -> F64:
+        if not len(self._start):
+            return np.zeros(len(t))
+        k = np.searchsorted(self._start, t, side="right")
+        over = np.where(k > 0, np.maximum(self._end[np.maximum(k - 1, 0)] - t, 0.0), 0.0)
+        return self._before[k] - over
+
+
 class _HostCauses:
     """What the CPU was doing while a device of the replayed loop waited for a launch."""
 
@@ -113,15 +135,17 @@ class _HostCauses:
         self._launch = launcher_of(graph)
         self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
 
-    def _lane(self, lane: int) -> tuple[F64, F64, np.ndarray]:
-        """(starts, ends, causes) of a lane's nodes, without those that stall."""
+    def _lane(self, lane: int) -> tuple[_LaneCover, dict[int, _LaneCover]]:
+        """A lane's nodes without those that stall: all, and by cause."""
         graph, schedule = self._schedule.graph, self._schedule
         own = np.flatnonzero((graph.lane == lane) & ~(graph.waits & (graph.call < 0)))
         # The waiting part of a call begins when its own work, the node before it, ends.
         start = np.where(
             graph.waits[own], schedule.end_ns[np.maximum(own_before(graph, own), 0)], schedule.start_ns[own]
         )
-        return start, schedule.end_ns[own], self._cause[own]
+        end, cause = schedule.end_ns[own], self._cause[own]
+        parts = {code: _LaneCover(start[rows], end[rows]) for code, rows in rows_by_value(cause).items()}
+        return _LaneCover(start, end), parts
 
     def of(self, gaps: Intervals, nodes: I64) -> dict[int, float]:
         """Cause → ns, summed over the gaps of one device; `nodes`: that device's work."""
@@ -151,17 +175,16 @@ class _HostCauses:
             for thread in dict.fromkeys((one, main)):
                 if thread not in self._lanes:
                     continue
-                start, end, cause = self._lanes[thread]
+                whole, parts = self._lanes[thread]
                 if thread != one:
                     # While the launching thread stalled, the main thread gives the cause for the rest of each gap.
                     room = np.maximum((b - a) - covered, 0)
-                    total = _overlap(start, end, a, b)
+                    total = whole.within(a, b)
                     factor = np.divide(room, total, out=np.zeros(len(mine)), where=total > 0).clip(0, 1)
                 else:
                     factor = np.ones(len(mine))
-                for code in np.unique(cause).tolist():
-                    part = cause == code
-                    ns = _overlap(start[part], end[part], a, b) * factor
+                for code, part in parts.items():
+                    ns = part.within(a, b) * factor
                     covered += ns
                     result[code] = result.get(code, 0.0) + float(ns.sum())
             # If no thread has an event, what the CPU did is unknown.
@@ -174,20 +197,6 @@ def own_before(graph: Graph, waits: I64) -> I64:
     edges = graph.edges
     first = edges.first[waits]
     return np.where(graph.waits[waits], edges.source[np.minimum(first, len(edges.source) - 1)], waits)
-
-
-def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
-    """How much of each [low, high) the intervals cover; the intervals are in order and do not overlap."""
-    if not len(start):
-        return np.zeros(len(low))
-    before = np.concatenate([[0.0], np.cumsum(end - start)])
-
-    def until(t: F64) -> F64:
-        k = np.searchsorted(start, t, side="right")
-        over = np.where(k > 0, np.maximum(end[np.maximum(k - 1, 0)] - t, 0.0), 0.0)
-        return before[k] - over
-
-    return np.maximum(until(high) - until(low), 0.0)
 
 
 def host_causes(graph: Graph) -> np.ndarray:

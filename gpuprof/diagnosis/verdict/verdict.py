@@ -14,11 +14,11 @@ from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.verdict.doubts import Doubt, remaining
 from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of, capped
-from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import step_of
+from gpuprof.replay.split_collectives import communication_cause
 from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.replay.unprofiled.profiler_fit import Removal
 from gpuprof.timeline.cpu.slow_calls import KINDS, UNKNOWN, slow_calls

@@ -17,8 +17,8 @@ from gpuprof.projection.changes.attention_scores import on_attention_scores
 from gpuprof.projection.changes.per_sample_attention import more_calls, rounds_of
 from gpuprof.projection.changes.sample_preparation import preparing
 from gpuprof.projection.changes.weights import on_weights
-from gpuprof.replay.collectives import waiting
 from gpuprof.replay.graph import COMMUNICATION, INPUT, TRANSFER, Graph
+from gpuprof.replay.split_collectives import waiting
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.collectives.collectives import KINDS, find_collectives
 from gpuprof.timeline.nesting import inside

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuprof.calibration import memory as calibrated
 from gpuprof.projection.memory.activations import ActivationBytes, LinearBytes, RecordedPeak
-from gpuprof.projection.memory.memory import Usage
+from gpuprof.projection.memory.recorded_memory import Usage
 
 
 @dataclass(frozen=True, slots=True)

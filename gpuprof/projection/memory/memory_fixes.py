@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.footprint import Footprint, footprint
-from gpuprof.projection.memory.memory import RecordedMemory, usage
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, usage
 
 if TYPE_CHECKING:
     from gpuprof.projection.memory.memory_changes import MemoryChange

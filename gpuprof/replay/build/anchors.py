@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.replay.build.cpu_lanes import Handover, Pieces
 from gpuprof.replay.build.edge_list import EdgeList, Nodes
-from gpuprof.replay.build.lanes import Handover, Pieces
 from gpuprof.replay.build.latencies import LATER_REASON_NS
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import ANCHOR

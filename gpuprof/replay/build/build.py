@@ -8,8 +8,8 @@ import numpy as np
 
 from gpuprof.replay.build.anchors import anchors
 from gpuprof.replay.build.calls import calls_of
+from gpuprof.replay.build.cpu_lanes import Pieces, cut_lanes
 from gpuprof.replay.build.edge_list import EdgeList, Nodes, columns, handover_edges, lane_edges
-from gpuprof.replay.build.lanes import Pieces, cut_lanes
 from gpuprof.replay.build.launch_times import copy_own_ns, own_begun
 from gpuprof.replay.build.queues import QueueEdges, queue_edges
 from gpuprof.replay.build.silence import with_silent_end

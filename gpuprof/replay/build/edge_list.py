@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuprof.replay.build.lanes import Handover, Pieces
+from gpuprof.replay.build.cpu_lanes import Handover, Pieces
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import HANDOVER, LANE
 from gpuprof.tracefile.trace import F64, I64, U8, Mask

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from gpuprof.calibration import doubts as calibrated
-from gpuprof.replay.build.lanes import Pieces
+from gpuprof.replay.build.cpu_lanes import Pieces
 from gpuprof.replay.build.waits import SyncEdges
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.timeline.intervals import clip, union

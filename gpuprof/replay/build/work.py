@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.replay.build.calls import ReplayCalls
-from gpuprof.replay.build.lanes import Pieces
+from gpuprof.replay.build.cpu_lanes import Pieces
 from gpuprof.replay.build.latencies import LATER_REASON_NS
 from gpuprof.replay.graph import NEVER
 from gpuprof.timeline.timeline import Timeline

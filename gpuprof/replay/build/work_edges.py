@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
+from gpuprof.replay.build.cpu_lanes import Pieces
 from gpuprof.replay.build.edge_list import EdgeList, Nodes
-from gpuprof.replay.build.lanes import Pieces
 from gpuprof.replay.build.latencies import LATER_REASON_NS, bind, prompt, usual
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import EVENT, GRAPH, LAUNCH, NEVER, STREAM

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.memory.trace import CUDA
+from gpuprof.memory.memory_events import CUDA
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted

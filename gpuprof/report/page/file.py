@@ -40,7 +40,7 @@ def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> No
 
 def write_memory(report: MemoryReport, path: str | os.PathLike[str]) -> None:
     """Writes who holds a GPU's memory as one HTML file, as `write_report` does a diagnosis."""
-    from gpuprof.report.page.memory import render
+    from gpuprof.report.page.memory_page import render
 
     _write(render(report), path)
 

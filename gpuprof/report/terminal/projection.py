@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
-from gpuprof.projection.memory.memory import MOST_BATCH
+from gpuprof.projection.memory.recorded_memory import MOST_BATCH
 from gpuprof.projection.projection import MemoryFit, OnGpu, Projection, ProjectionExplanation
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape

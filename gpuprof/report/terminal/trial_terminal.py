@@ -156,8 +156,13 @@ def budget_of(one: Next) -> str:
 def _expected(one: Next) -> str:
     so_far = {"not decided": "so far", "not tried": "expected", "together": "expected"}[one.why]
     found = f"{one.speedup:.2f}× {so_far}" if one.speedup else "nothing is predicted"
-    likely = f", {100 * one.probability:.0f} % likely to gain" if one.probability is not None else ""
+    likely = "" if one.probability is None else f", {_chance(one.probability)} likely to gain"
     return f"{one.why}: {found}{likely}"
+
+
+def _chance(probability: float) -> str:
+    """`78 %`; what was not measured is never certain."""
+    return "more than 99 %" if probability > 0.99 else f"{100 * probability:.0f} %"
 
 
 def best_row(trial: Trial) -> Row | None:

@@ -98,7 +98,7 @@ def contents(pages: Sequence[Page]) -> str:
 def _line(file: str, line: int, diagnosis_of: DiagnosisOf) -> tuple[str, ...]:
     """What a line of code costs in a run. Raises GpuprofError if that is not known."""
     from gpuprof.diagnosis.analysis import analysis_of
-    from gpuprof.diagnosis.sampled.host import explain_line
+    from gpuprof.diagnosis.sampled.sampled_functions import explain_line
     from gpuprof.report.names import escape
     from gpuprof.report.words.host_words import explained
 

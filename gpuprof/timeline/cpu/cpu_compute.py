@@ -65,7 +65,7 @@ def _own_ns(timeline: Timeline) -> I64:
     return whole - np.bincount(parent[children], weights=whole[children], minlength=len(ops)).astype(np.int64)
 
 
-def spans_of(timeline: Timeline, thread: int) -> Intervals:
+def computing_spans(timeline: Timeline, thread: int) -> Intervals:
     """When a thread is in such ops, without the calls in them."""
     ops, calls = timeline.trace.ops, timeline.trace.calls
     rows = computing(timeline) & (ops.thread == thread)

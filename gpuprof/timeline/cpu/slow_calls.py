@@ -227,7 +227,7 @@ def _less(one: Intervals, other: Intervals) -> Intervals:
     return complement(join(complement(one, low, high), clip(other, low, high)), low, high)
 
 
-def spans_of(timeline: Timeline, thread: int) -> Intervals:
+def slow_spans(timeline: Timeline, thread: int) -> Intervals:
     """When a thread is in slow ops, except in the ops inside them."""
     found, ops = slow_calls(timeline), timeline.trace.ops
     rows = found.op[ops.thread[found.op] == thread]

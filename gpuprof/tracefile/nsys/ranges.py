@@ -9,8 +9,8 @@ import json
 import numpy as np
 
 from gpuprof.tracefile.nsys import names
+from gpuprof.tracefile.nsys.cpu_activity import OtherColumns, other
 from gpuprof.tracefile.nsys.database import Database
-from gpuprof.tracefile.nsys.host import OtherColumns, other
 from gpuprof.tracefile.nsys.processes import ExportedProcess, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Ops

@@ -10,9 +10,9 @@ import numpy as np
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.nsys.address import with_process
 from gpuprof.tracefile.nsys.counters import read_counters
+from gpuprof.tracefile.nsys.cpu_activity import joined, read_calls, read_os_runtime, read_overhead, read_syncs
 from gpuprof.tracefile.nsys.database import opened
 from gpuprof.tracefile.nsys.gpu import read_gpu
-from gpuprof.tracefile.nsys.host import joined, read_calls, read_os_runtime, read_overhead, read_syncs
 from gpuprof.tracefile.nsys.metadata import is_export, read_meta
 from gpuprof.tracefile.nsys.processes import ExportedProcess, Threads, find_processes
 from gpuprof.tracefile.nsys.ranges import read_ranges

@@ -54,6 +54,8 @@ class CompiledFunction:
     failed_guards: Annotated[tuple[FailedGuard, ...], Key("recompiles")] = ()
     failed_at: Place | None = None
     """The line that could not be compiled, if known."""
+    ops_of_versions: tuple[Whole, ...] = ()
+    """Ops in the graph of each version; 0, or none: unknown."""
     failed_detail: Line | None = None
     """Dynamo's explanation of why."""
     failed_hint: Line | None = None
@@ -111,8 +113,3 @@ class Compiler:
                 place = (one.failed_at or one.place,)
                 breaks.append(GraphBreak(one.failed, one.failed_detail, place, hint=one.failed_hint))
         object.__setattr__(self, "breaks", tuple(breaks))
-
-    @property
-    def compile_s(self) -> float:
-        """Time that compiling took."""
-        return sum(one.compile_us for one in self.functions) / 1e6

@@ -21,7 +21,7 @@ from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.run_folder.compiler import CompiledFunction, Compiler, GraphBreak
-from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, Mask
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -66,7 +66,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     compiler = case.run.compiler if case.run else None
     if compiler is None or not compiler.breaks:
         return ()
-    calls, function = graph_calls(case)
+    calls, function, version = graph_calls(case)
     if len(calls) < 2:
         return ()
     ops, graph = case.trace.ops, case.graph
@@ -91,8 +91,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     of_call_backward = nodes_in(graph, backward_of(case, after))
     generated, host = generated_code(case), (graph.lane >= 0) & ~graph.waits
     waits, library, source = waiting(case), _by_library(case), launcher_of(graph)
-    ops_of = {one.number: one.ops for one in compiler.functions}
-    size = np.array([ops_of.get(number, 0) for number in function[1:][pairs].tolist()], np.float64)
+    size = ops_of_calls(compiler, function, version)[0][1:][pairs]
     found = []
     for number, broken in enumerate(compiler.breaks):
         mine = which[pairs] == number
@@ -133,9 +132,9 @@ def _of(stretch: I64, mine: Mask) -> Mask:
     return (stretch >= 0) & mine[np.maximum(stretch, 0)]
 
 
-def graph_calls(case: Analysis) -> tuple[I64, I64]:
+def graph_calls(case: Analysis) -> tuple[I64, I64, I64]:
     """(rows of the outermost graph calls of forward passes by thread and time, number of the compiled function around
-    each or -1)."""
+    each, number of its version), -1: unknown."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     low, high = case.timeline.window
     rows = case.outermost(case.ops_named(GRAPH_CALL.search))
@@ -143,12 +142,27 @@ def graph_calls(case: Analysis) -> tuple[I64, I64]:
     rows = rows[~backward[rows] & (ops.start_ns[rows] >= low) & (ops.start_ns[rows] < high)]
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
     region = climb(parent[rows], parent, case.ops_named(REGION.search))
-    return rows, np.array([_number(case, row) for row in region.tolist()], np.int64)
+    numbers = np.array([_numbers(case, row) for row in region.tolist()], np.int64).reshape(-1, 2)
+    return rows, numbers[:, 0], numbers[:, 1]
 
 
-def _number(case: Analysis, row: int) -> int:
+def _numbers(case: Analysis, row: int) -> tuple[int, int]:
     found = REGION.search(case.trace.strings[case.trace.ops.name[row]]) if row >= 0 else None
-    return int(found[1]) if found else -1
+    return (int(found[1]), int(found[2])) if found else (-1, -1)
+
+
+def ops_of_calls(compiler: Compiler, function: I64, version: I64) -> tuple[F64, Mask]:
+    """(ops in the graph of each call; 0: unknown, whether they are those of its version: else they are those of the
+    function's largest graph)."""
+    by_number = {one.number: one for one in compiler.functions}
+    ops, exact = np.zeros(len(function)), np.zeros(len(function), bool)
+    for call, (number, which) in enumerate(zip(function.tolist(), version.tolist(), strict=True)):
+        one = by_number.get(number)
+        if one is None:
+            continue
+        exact[call] = 0 <= which < len(one.ops_of_versions) and one.ops_of_versions[which] > 0
+        ops[call] = one.ops_of_versions[which] if exact[call] else one.ops
+    return ops, exact
 
 
 def _breaks_of(compiler: Compiler, function: I64) -> I64:

@@ -58,8 +58,21 @@ _BREAKS: tuple[tuple[str, str], ...] = (
         "draw with torch on the GPU (torch.rand), or before the call and pass a tensor",
     ),
     (r"numpy|ndarray", f"compute it with torch instead of NumPy, or {OUTSIDE}"),
-    (r"\btime\.|perf_counter|monotonic", f"take times and wait {OUTSIDE}"),
-    (r"`?\bopen`?$|\bwrite\b|\bsave\b|\bload\b|TextIO|\bjson\b|pickle|add_scalar", f"read and write files {OUTSIDE}"),
+    (r"\btime\.|perf_counter|monotonic|\bnow\b|datetime", f"take times and wait {OUTSIDE}"),
+    (r"\bset_(num_threads|detect_anomaly|default_\w+|float32_matmul_precision)", "set it once, before the first call"),
+    (
+        r"backwards? hook",
+        "remove the hook of the backward pass, or set torch._dynamo.config.compiled_autograd = True",
+    ),
+    (
+        r"autograd\.Function",
+        "let its forward return what it changes in place, without other use of ctx,\nor make it a custom operator "
+        "(torch.library.custom_op)",
+    ),
+    (
+        r"`?\bopen`?$|\bwrite\b|\bsave\b|\bload\b|TextIO|posix\.|\bjson\b|pickle|add_scalar",
+        f"read and write files {OUTSIDE}",
+    ),
     (r"\bgc\b|memory_|non-Tensor", f"call it {OUTSIDE}"),
     (r"deepcopy", f"copy {OUTSIDE}, or clone the tensors"),
     (r"allocate_lock|\bR?Lock\b", f"take locks, and start threads and processes, {OUTSIDE}"),

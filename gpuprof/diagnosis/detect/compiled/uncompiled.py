@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
 from gpuprof.calibration import compile as compiling
-from gpuprof.diagnosis.detect.compiled.compiled_regions import REGION, graph_calls
+from gpuprof.diagnosis.detect.compiled.compiled_regions import REGION, graph_calls, ops_of_calls
 from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.passes import backward_of
@@ -67,8 +67,8 @@ def uncompiled(case: Analysis) -> Uncompiled | None:
     compiler = case.run.compiler if case.run else None
     if compiler is None:
         return None
-    rows, function = graph_calls(case)
-    counts = _ops_of_calls(case, compiler, rows, function)
+    rows, function, version = graph_calls(case)
+    counts = _ops_of_calls(case, compiler, rows, function, version)
     known = counts > 0
     if known.sum() <= MOST_UNKNOWN * len(rows):
         return None
@@ -91,17 +91,17 @@ def uncompiled(case: Analysis) -> Uncompiled | None:
     )
 
 
-def _ops_of_calls(case: Analysis, compiler: Compiler, rows: I64, function: I64) -> F64:
-    """Per call of a compiled graph its number of ops; 0: unknown. Dynamo counts the ops of a function's largest graph;
-    a version that launches fewer kernels has fewer in proportion."""
+def _ops_of_calls(case: Analysis, compiler: Compiler, rows: I64, function: I64, version: I64) -> F64:
+    """Per call of a compiled graph its number of ops; 0: unknown. Where only those of a function's largest graph are
+    known, a version that launches fewer kernels has fewer in proportion."""
     ops, graph = case.trace.ops, case.graph
     calls = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
     of_call = nodes_in(graph, calls)
     kernels = np.bincount(of_call[graph.on_gpu & (of_call >= 0)], minlength=len(rows)).astype(np.float64)
-    ops_of = {one.number: float(one.ops) for one in compiler.functions}
-    found = np.zeros(len(rows))
+    found, exact = ops_of_calls(compiler, function, version)
     for number in np.unique(function).tolist():
         mine = function == number
         most = kernels[mine].max()
-        found[mine] = ops_of.get(number, 0.0) * (kernels[mine] / most if most else 1.0)
+        if most:
+            found[mine & ~exact] *= kernels[mine & ~exact] / most
     return found

@@ -29,13 +29,13 @@ _OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(E
 rewards."""
 
 
-def long_stretches(case: Analysis) -> Mask:
+def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE) -> Mask:
     """The stretches as nodes of the graph, without unrecorded time that occurs in only a few steps, which may be
-    anything."""
+    anything. `least`: smallest share of the step of each."""
     graph = case.graph
     outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0)
     python = outside & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)
-    long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, LEAST_STRETCH_SHARE * case.step_ns)
+    long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, least * case.step_ns)
     nodes = python & long & ~preparing(graph) & ~_silent(graph)
     garbage = collecting(case)
     if garbage is not None:

@@ -11,7 +11,7 @@ from gpuprof.projection.memory.memory_fixes import MemoryFix
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
-    from gpuprof.projection.memory.memory import RecordedMemory
+    from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 Offers = Callable[["RecordedMemory", "float | None"], Iterable[MemoryFix]]
 """`offers(memory, mean tokens of a pass)`: the changes that apply to a recording."""

@@ -1,4 +1,4 @@
-"""Activation functions that are written out as several elementwise ops, where one kernel each way would do."""
+"""Functions that are written out as several ops, where one kernel each way would do: activations, and others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.gpu import written_out
 from gpuprof.diagnosis.detect.gpu.fused_sequences import (
     ACTIVATION,
     FUNCTION,
+    LAYER_NORM,
     PART,
     Found,
     NamedOps,
@@ -18,6 +20,7 @@ from gpuprof.diagnosis.detect.gpu.fused_sequences import (
     found_by,
     grow,
 )
+from gpuprof.diagnosis.detect.gpu.written_out import written_functions
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Ops
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 GELU_TANH, GELU, MISH, OTHER = "gelu_tanh", "gelu", "mish", "other"
 """Functions of torch, and what is none of them."""
+KINDS = {OTHER: FUNCTION, written_out.LAYER_NORM: LAYER_NORM}
+"""Kind of sequence of each function that is not one elementwise kernel of torch."""
 CASTS = ("to", "_to_copy", "float")
 PRODUCTS = ("linear", "matmul", "addmm", "mm", "bmm")
 POLYNOMIAL = ("mul", "pow", "square", "add")
@@ -39,7 +44,7 @@ MOST_AFTER: Assumed[Ops] = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Activations:
+class ActivationsByHand:
     """Sequences of the forward pass, and which function each computes."""
 
     found: Sequences
@@ -47,19 +52,19 @@ class Activations:
     """Functions that occur."""
 
 
-def find_activations(case: Analysis) -> Activations | None:
-    """Activations that are written out, in the window's forward passes and their recomputation; None without any."""
+def find_activations(case: Analysis) -> ActivationsByHand | None:
+    """Functions that are written out, in the window's forward passes and their recomputation; None without any."""
     names = dict[str, None]()
 
     def activations(named: NamedOps, family: I64) -> Iterator[Found]:
         for name, first, last, at in _written_out(named, family):
             names[name] = None
-            yield first, last, FUNCTION if name == OTHER else ACTIVATION, at
+            yield first, last, KINDS.get(name, ACTIVATION), at
             for cast in _cast_back(named, family, last, at):
                 yield cast, cast, PART, at
 
     found = found_by(case, activations)
-    return None if found is None else Activations(found, tuple(names))
+    return None if found is None else ActivationsByHand(found, tuple(names))
 
 
 def _cast_back(named: NamedOps, family: I64, last: int, at: int) -> list[int]:
@@ -88,6 +93,7 @@ def _written_out(named: NamedOps, family: I64) -> Iterator[tuple[str, int, int, 
     for at in np.flatnonzero(named("relu")).tolist():
         if ops.is_one(at + 1, at, "pow", "square"):
             yield OTHER, at, at + 1, at
+    yield from written_functions(named, family)
 
 
 def _by_tanh(ops: _Ops, at: int) -> Iterator[tuple[str, int, int, int]]:

@@ -27,7 +27,7 @@ OPS_TO_B: Assumed[Ops] = 3
 """Ops from A to B at most: between them may be a cast."""
 OPS_BEHIND: Assumed[Ops] = 5
 """Ops after B that still belong to the adapter: scaling, casts, sum."""
-_BEHIND = frozenset({"aten::mul", "aten::add", "aten::add_", "aten::to", "aten::_to_copy"})
+BEHIND = frozenset({"aten::mul", "aten::add", "aten::add_", "aten::to", "aten::_to_copy"})
 _LINEAR, _DROPOUT = "aten::linear", "aten::dropout"
 
 Shape = tuple[int, ...]
@@ -154,7 +154,7 @@ class _Ops:
     def _end(self, b: int) -> int:
         """The last op of an adapter: its scaling and its sum."""
         last = b
-        while last + 1 < len(self.rows) and last < b + OPS_BEHIND and self.names[last + 1] in _BEHIND:
+        while last + 1 < len(self.rows) and last < b + OPS_BEHIND and self.names[last + 1] in BEHIND:
             if self.family[last + 1] != self.family[b]:
                 break
             last += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.detect.gpu.fused_sequences import ACTIVATION, Sequences
+from gpuprof.diagnosis.detect.gpu.fused_sequences import ACTIVATION, LAYER_NORM, Sequences
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.replay.stretches import nodes_in
@@ -18,16 +18,16 @@ from gpuprof.units import Assumed, Launches, Ratio
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-FORWARD_PASSES: Assumed[tuple[Ratio, ...]] = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0, 0.0, 2.0, 2.0)
-BACKWARD_PASSES_BUT_NORM: Assumed[tuple[Ratio, ...]] = (2.0, 5.0, 1.0, 0.0, 3.0, 0.0, 3.0, 3.0)
+FORWARD_PASSES: Assumed[tuple[Ratio, ...]] = (2.0, 2.0, 3.0, 4.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0)
+BACKWARD_PASSES_BUT_NORM: Assumed[tuple[Ratio, ...]] = (2.0, 5.0, 1.0, 0.0, 3.0, 0.0, 3.0, 3.0, 5.0)
 BACKWARD_PASSES = tuple((norm, *BACKWARD_PASSES_BUT_NORM) for norm in calibrated.NORM_BACKWARD.rising)
 """How often a fused kernel reads or writes the activation, by kind (backward at best, as expected, at worst): a norm
 reads and writes it, and in the backward pass works row by row, which takes as long as several passes; rotary embedding
 reads and writes it, twice; a gate reads two and writes one, backward reads three and writes two; a loss reads the
 logits twice, writes their gradient in place, and reads it back; a causal convolution reads and writes, and backward
-reads two and writes one, and so does that of an activation."""
+reads two and writes one, and so does that of an elementwise function; that of a layer norm reads its input twice."""
 LAUNCHES: Assumed[tuple[tuple[Launches, Launches], ...]] = (
-    (1, 2), (1, 1), (1, 1), (3, 1), (0, 0), (1, 1), (0, 0), (1, 1), (1, 1),
+    (1, 2), (1, 1), (1, 1), (3, 1), (0, 0), (1, 1), (0, 0), (1, 1), (1, 1), (1, 2),
 )  # fmt: skip
 """Kernels forward and backward."""
 
@@ -63,7 +63,7 @@ class Fused:
         """CPU time of the first launch of each call, in usual ones: more where it is a Python function's, not torch's
         own op's."""
         python = calibrated.FUSED_HOST_LAUNCHES.rising[level]
-        return np.tile(np.where(self._found.kind == ACTIVATION, 1.0, python), 2)
+        return np.tile(np.where(np.isin(self._found.kind, (ACTIVATION, LAYER_NORM)), 1.0, python), 2)
 
 
 def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F64:

@@ -18,12 +18,12 @@ from gpuprof.units import Assumed, Ops, Published, Tokens
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys", "activation", "function")
-NORM, ROPE, GATE, LOSS, PART, CONV, KEYS, ACTIVATION, FUNCTION = range(len(KINDS))
+KINDS = ("norm", "rope", "gate", "loss", "part", "conv", "keys", "activation", "function", "layer_norm")
+NORM, ROPE, GATE, LOSS, PART, CONV, KEYS, ACTIVATION, FUNCTION, LAYER_NORM = range(len(KINDS))
 """`part`: a gate's activation with other ops between it and the gate's multiplication; the fused kernel of the
 multiplication computes both. `keys`: the second of two rotary embeddings, which the first one's kernel also
-computes. `activation`: an activation function that torch has a kernel for; `function`: one that only a compiler
-fuses."""
+computes. `activation`: an elementwise function that torch has a kernel for; `function`: one that only a compiler fuses;
+`layer_norm`: a layer norm, for which torch has kernels."""
 ROPE_PARTS = (
     "mul", "add", "sub", "neg", "slice", "chunk", "split", "select", "unbind", "unsqueeze", "view", "reshape", "to",
 )  # fmt: skip
@@ -276,7 +276,7 @@ def _activation(case: Analysis, op: int, kind: int) -> float:
     if not tensors:
         return 0.0
     largest = max(tensors, key=lambda t: t.elements)
-    size = 2 if kind in (NORM, ROPE, LOSS, ACTIVATION) and _casts(case) else largest.element_bytes
+    size = 2 if kind in (NORM, ROPE, LOSS, ACTIVATION, LAYER_NORM) and _casts(case) else largest.element_bytes
     return float(largest.elements * size)
 
 

@@ -24,11 +24,13 @@ from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, F64, I64, OP, Mask
-from gpuprof.units import Assumed, Ops, Share
+from gpuprof.units import Assumed, Ops, Share, Steps
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
+LOG_EVERY: Assumed[Steps] = 50
+"""Steps between two log lines that a person can still follow."""
 LISTS = '"TensorList"'
 KEPT = re.compile(
     r"^(?!aten::)|_foreach|_fused|norm$|vector_norm|nonfinite|isfinite|isinf|isnan|rand|bernoulli|dropout|multinomial"

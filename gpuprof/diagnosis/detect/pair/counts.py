@@ -138,12 +138,6 @@ def _keyed(values: np.ndarray) -> dict[tuple[str, str], float]:
     return {(PHASES[code // width], CATEGORIES[code % width]): float(values[code]) for code in np.flatnonzero(values)}
 
 
-def _named(trace: Trace, low: int, high: int, pattern: re.Pattern[str]) -> int:
-    """Number of ops and ranges in the window whose name matches."""
-    ops = trace.ops
-    return int((trace.rows_named(ops.name, pattern.search) & (ops.start_ns >= low) & (ops.start_ns < high)).sum())
-
-
 def _compiling(trace: Trace, low: int, high: int) -> int:
     """Time of the window in which any CPU thread compiles or loads code, ns."""
     spans = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.diagnosis.idle.gaps import CAUSES, GapColumns
-from gpuprof.diagnosis.sampled.host import SampledStacks
+from gpuprof.diagnosis.sampled.sampled_functions import SampledStacks
 from gpuprof.report.names import shown
 from gpuprof.report.page.views.host_tracks import call_paints, step_ranges, thread_name
-from gpuprof.report.page.views.lanes import own_ns
+from gpuprof.report.page.views.nesting_rows import own_ns
 from gpuprof.report.page.views.texts import Texts, coded
 from gpuprof.report.page.views.trees import Builder, Paths, Tree, among, paths, tree
 from gpuprof.report.page.views.view_colours import BY_CATEGORY, BY_CAUSE, BY_PHASE, number

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.report.page.views.lanes import depths
+from gpuprof.report.page.views.nesting_rows import depths
 from gpuprof.tracefile.trace import I64
 
 _NOTHING = np.empty(0, np.int64)

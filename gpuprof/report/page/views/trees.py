@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.report.page.views.lanes import levels
+from gpuprof.report.page.views.nesting_rows import levels
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Convention, Nodes, Share
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.sampled.host import sampled_stacks
+from gpuprof.diagnosis.sampled.sampled_functions import sampled_stacks
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report.names import shown
 from gpuprof.report.page.packing import LARGEST_VALUE, Columns, pack
 from gpuprof.report.page.views import view_colours
-from gpuprof.report.page.views.counters import CounterLine, memory_lines
+from gpuprof.report.page.views.counter_lines import CounterLine, memory_lines
 from gpuprof.report.page.views.flames import flames, sampled
 from gpuprof.report.page.views.gpu_tracks import gpu_tracks
 from gpuprof.report.page.views.host_tracks import host_tracks, thread_name, threads_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuprof import runfile
 from gpuprof.errors import GpuprofError, UnreadableTrace
-from gpuprof.hang import processes
+from gpuprof.hang import process_state
 from gpuprof.hang.dump import Dump, frames_of, is_dump, merged, rank_of, read
 from gpuprof.hang.rank_state import RankState
 from gpuprof.hang.stacks import ThreadStack, is_stack, parse
@@ -78,7 +78,7 @@ def ask(folder: Path) -> bool:
 
 def _pid_runs(facts: dict[str, object] | None) -> bool:
     pid = (facts or {}).get("pid")
-    return isinstance(pid, int) and processes.life_of(pid) == "running"
+    return isinstance(pid, int) and process_state.life_of(pid) == "running"
 
 
 def _is_newer(path: Path, unix_ns: int) -> bool:
@@ -126,7 +126,7 @@ def states_of_run(folder: Path) -> list[RankState]:
         pid = facts.get("pid")
         state = found.get(rank, RankState(rank))
         if isinstance(pid, int) and status == "running":
-            state = replace(state, life=processes.life_of(pid))
+            state = replace(state, life=process_state.life_of(pid))
         error = runfile.read_json(written / runfile.ended_file(rank)) if written.is_dir() else None
         if error and error.get("error"):
             frames = frames_of(error.get("frames"))
@@ -142,14 +142,14 @@ def states_of_run(folder: Path) -> list[RankState]:
 def states_of_processes(pids: Sequence[int]) -> list[RankState]:
     """States of running processes; ranks from RANK in their environment, else in the given order."""
     for pid in pids:
-        processes.check(pid)
+        process_state.check(pid)
     with ThreadPoolExecutor(8) as pool:
-        stacks = list(pool.map(processes.stack_of, pids))
+        stacks = list(pool.map(process_state.stack_of, pids))
     states = []
     for number, (pid, (stack, why)) in enumerate(zip(pids, stacks, strict=True)):
-        rank = processes.environment_of(pid, "RANK") or ""
+        rank = process_state.environment_of(pid, "RANK") or ""
         states.append(
-            RankState(int(rank) if rank.isdigit() else number, stack=stack, life=processes.life_of(pid), error=why)
+            RankState(int(rank) if rank.isdigit() else number, stack=stack, life=process_state.life_of(pid), error=why)
         )
     if len({state.rank for state in states}) < len(states):
         states = [replace(state, rank=number) for number, state in enumerate(states)]

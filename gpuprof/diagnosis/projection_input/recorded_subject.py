@@ -10,7 +10,7 @@ from gpuprof.diagnosis.detect.batches.batch_scaling import indices, micro_tokens
 from gpuprof.diagnosis.detect.loops.expert_loops import expert_nodes
 from gpuprof.diagnosis.fixes.memory_remedies import memory_fixes
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
+from gpuprof.diagnosis.projection_input.memory_input import gradient_size, recorded_memory, trained_parameters
 from gpuprof.diagnosis.recorded.limits import limits
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.run_model import Run

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.projection.changes.attention_scores import score_elements
 from gpuprof.projection.memory.activations import SCORE_BYTES, RecordedPeak
-from gpuprof.projection.memory.memory import RecordedMemory, Trained
+from gpuprof.projection.memory.recorded_memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.units import Assumed, Bytes, Convention, Measured, Ratio, Share
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
-from gpuprof.hang.processes import environment_of, life_of
+from gpuprof.hang.process_state import environment_of, life_of
 from gpuprof.record.on_demand import VARIABLE, is_wanted
 from gpuprof.units import Published, Version
 

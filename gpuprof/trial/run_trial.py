@@ -14,8 +14,8 @@ from gpuprof.record.patches import WORKERS
 from gpuprof.record.redact import redact
 from gpuprof.trial import plan
 from gpuprof.trial.fixes import FixToTry, combination
-from gpuprof.trial.processes import Starter
 from gpuprof.trial.rows import baseline_of, name_of, row_left_out, row_of
+from gpuprof.trial.starter import Starter
 from gpuprof.trial.trial import Next, Row, Trial, TrialStop, TriedFix
 from gpuprof.trial.turns import LEAST_PROCESS_LIMIT_S, SLOWER_THAN_FIRST, Tell, Turns
 from gpuprof.units import Assumed, Seconds, Steps

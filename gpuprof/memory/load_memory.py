@@ -58,7 +58,7 @@ def _report(recording: Recording, lines: int) -> MemoryReport:
 
 
 def _of_trace(trace: Trace, path: str, lines: int) -> MemoryReport:
-    from gpuprof.memory.trace import analyse_trace
+    from gpuprof.memory.memory_events import analyse_trace
 
     return analyse_trace(trace, path, trace.reading.size_bytes, lines)
 
