@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,10 +148,10 @@ def _recorded(timeline: Timeline) -> Ceilings | None:
 
 
 def _by_dtype(flops: F64, dtype: np.ndarray, shares: int) -> dict[str, float]:
-    """FLOPs per format, of one step and device."""
+    """FLOPs per format, of one step and device, whatever the order of the events."""
     known = (dtype != UNKNOWN) & (flops > 0)
-    totals = np.bincount(dtype[known], weights=flops[known], minlength=len(DTYPES))
-    return {DTYPES[code]: total / shares for code, total in enumerate(totals.tolist()) if total > 0}
+    codes = np.unique(dtype[known]).tolist()
+    return {DTYPES[code]: math.fsum(flops[known & (dtype == code)].tolist()) / shares for code in codes}
 
 
 def _utilization(flops: dict[str, float], limits: Ceilings, step_ns: float) -> float | None:

@@ -161,12 +161,16 @@ def _lines(case: Case, rows: np.ndarray, owner: I32, phase: I32, most: int) -> t
         both = totals.setdefault((None if stack == NO_STACK else place[stack], own, of), [0, 0])
         both[0] += total
         both[1] += number
-    ordered = sorted(totals.items(), key=lambda one: -one[1][0])
+    ordered = sorted(totals.items(), key=lambda one: (-one[1][0], one[0][1:], _text(one[0][0])))
     kept = tuple(
         Line(OWNERS[own], PHASES[of], *_split(frame), total, number)
         for (frame, own, of), (total, number) in ordered[:most]
     )
     return kept, sum(total for _, (total, _) in ordered[most:])
+
+
+def _text(frame: Frame | None) -> str:
+    return "" if frame is None else f"{frame.filename}:{frame.line or 0:09} {frame.name}"
 
 
 def _split(frame: Frame | None) -> tuple[str | None, int | None, str | None]:

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"#\d+")
 
 def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
     """(name, nodes) for each op that contains some of the nodes; `outside`: name for nodes outside all ops and
-    ranges."""
+    ranges. The one with the longest nodes comes first."""
     graph, trace = case.graph, case.trace
     rows = np.flatnonzero(nodes)
     if not len(rows):
@@ -40,7 +40,7 @@ def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[t
         text = outside if text.startswith("ProfilerStep") else _NUMBER.sub("", text)
         mask = found.setdefault(text, np.zeros(len(graph), bool))
         mask[rows[name == one]] = True
-    return list(found.items())
+    return sorted(found.items(), key=lambda one: (-float(graph.duration_ns[one[1]].sum()), one[0]))
 
 
 def of_one_cause(

@@ -141,11 +141,15 @@ def _assemble(
         started,
     )[target[looks]]
     lag[looks] = np.minimum(lag[looks], begun - before[source[looks]])
-    # If only the previous round determines when a stream or a thread begins, that round ended at the matching moment.
+    # If only the previous round determines when a stream or a thread begins, that round ended at the matching moment, or
+    # where that moment is known, the distance from it is the recorded one.
     rooted = np.zeros(len(numbers), bool)
     rooted[target[source < target]] = True
-    wraps = np.flatnonzero(np.isin(kind, (LANE, STREAM)) & ~rooted[target] & (before[source] == NEVER))
+    alone = np.isin(kind, (LANE, STREAM)) & ~rooted[target]
+    unknown = before[source] == NEVER
+    wraps, apart = np.flatnonzero(alone & unknown), np.flatnonzero(alone & ~unknown)
     before[source[wraps]] = started[target[wraps]] - lag[wraps]
+    lag[apart] = started[target[apart]] - before[source[apart]]
     last = len(timeline.steps.end_ns) - 1
     step_end = (
         numbers.end(pieces.before(np.full(len(steps), timeline.main_thread, np.int32), steps))

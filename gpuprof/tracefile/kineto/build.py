@@ -60,7 +60,7 @@ def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
 
 
 def _threads(
-    columns: dict[str, dict[str, np.ndarray]], strings: list[str], metadata: dict[tuple[str, str, str], Any]
+    columns: dict[str, dict[str, np.ndarray]], strings: list[str], metadata: dict[tuple[str, str, str], list[Any]]
 ) -> tuple[tuple[Thread, ...], dict[str, np.ndarray]]:
     """The tracks of the file, and each table's column of track numbers."""
     pids, tids = (_seen([c[key] for c in columns.values()], len(strings)) for key in ("pid", "tid"))
@@ -68,19 +68,28 @@ def _threads(
     width = max(int(tids.sum()), 1)
     pairs = {t: pid_rank[c["pid"]] * width + tid_rank[c["tid"]] for t, c in columns.items()}
     used, ids = _numbered(pairs, int(pids.sum()) * width)
-    names, processes = {}, {}
-    for (what, process, thread), args in metadata.items():
-        name = args.get("name") if isinstance(args, dict) else None
-        if name and what == "thread_name":
-            names[process, thread] = str(name)
-        elif name and what == "process_name":
-            processes[process] = str(name)
+    names: dict[tuple[str, str], list[str]] = {}
+    processes = {}
+    for (what, process, thread), all_args in metadata.items():
+        given = sorted({str(args["name"]) for args in all_args if isinstance(args, dict) and args.get("name")})
+        if given and what == "thread_name":
+            names[process, thread] = given
+        elif given and what == "process_name":
+            processes[process] = given[0]
     pid_ids, tid_ids = np.flatnonzero(pids), np.flatnonzero(tids)
     threads = []
     for pair in used.tolist():
         process, thread = strings[pid_ids[pair // width]], strings[tid_ids[pair % width]]
-        threads.append(Thread(process, thread, names.get((process, thread), ""), processes.get(process, "")))
+        threads.append(Thread(process, thread, _own_name(names, process, thread), processes.get(process, "")))
     return tuple(threads), ids
+
+
+def _own_name(names: dict[tuple[str, str], list[str]], process: str, thread: str) -> str:
+    """The name of a thread, or "". A thread is called like the process's first until it names itself; a file may have
+    both names, in any order."""
+    given = names.get((process, thread), [""])
+    first = {name.replace(process, "") for name in names.get((process, process), ())}
+    return next((name for name in given if name.replace(thread, "") not in first), given[0])
 
 
 def _seen(columns: list[np.ndarray], size: int) -> np.ndarray:

@@ -99,8 +99,9 @@ class Parsed:
     strings: StringIds | list[str]
     keys: dict
     """Top-level keys around the events."""
-    metadata: dict[tuple[str, str, str], Any] = field(default_factory=dict)
-    """Args of the `ph: M` events by (name, pid, tid): process and thread names. The last one of a key counts."""
+    metadata: dict[tuple[str, str, str], list[Any]] = field(default_factory=dict)
+    """Args of the `ph: M` events by (name, pid, tid): process and thread names, as often as the file
+    has them."""
     metadata_events: int = 0
     text_bytes: int = 0
     truncated: str | None = None
@@ -182,7 +183,7 @@ def _add(event: Event, rows: dict[str, list[tuple]], strings: StringIds, parsed:
     """Appends the event's row; the table's name, "metadata", or None if it cannot be read."""
     ph, cat, name = _text(event.ph), _text(event.cat), _text(event.name)
     if ph == "M":
-        parsed.metadata[name, _inner(event.pid), _inner(event.tid)] = _any(event.args)
+        parsed.metadata.setdefault((name, _inner(event.pid), _inner(event.tid)), []).append(_any(event.args))
         parsed.metadata_events += 1
         return "metadata"
     index, kind = classify(ph, cat, name)

@@ -47,7 +47,7 @@ def preparations(case: Analysis, reads: I64) -> Stretches:
             if text not in known:
                 lists = LISTS in (case.trace.text(text[1]) or "")
                 known[text] = not lists and _small(shapes_in(case, text[0]))
-            if not known[text] or (number and row <= reads[number - 1]):
+            if not known[text] or (number and ops.start_ns[row] <= ops.start_ns[reads[number - 1]]):
                 break
             first[number] = row
             at -= 1
