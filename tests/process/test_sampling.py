@@ -21,6 +21,7 @@ import pytest
 from helpers.paths import ROOT
 from helpers.quick import few
 from helpers.run_schema import errors, errors_in
+from helpers.samplers import samplers
 from helpers.trainings import Run, trace
 from jsonschema import Draft202012Validator
 
