@@ -272,7 +272,7 @@ SUBJECTS: dict[str, Subject] = {
     "kernels": by_fix(
         Knob(("kernels.ATTENTION_FORWARD", "kernels.ATTENTION_BACKWARD"), eager_attention),
         Knob(
-            ("kernels.ADAPTER_PRODUCT_LEFT", "kernels.ADAPTER_SCALE_LEFT", "kernels.ADAPTER_SUM_LEFT"),
+            ("kernels.ADAPTER_MATMUL_LEFT", "kernels.ADAPTER_SCALE_LEFT", "kernels.ADAPTER_SUM_LEFT"),
             adapter_casts,
         ),
         Knob(("kernels.OPTIMIZER_GPU",), optimizer),

@@ -114,8 +114,8 @@ def compare(timeline: Timeline, found: Roofline, counted: list[dict[str, float]]
 
     duration = (events.end_ns - events.start_ns)[rows].astype(float)
     flops, moved, bound = found.work.flops[rows], found.work.bytes[rows], found.split.bound[rows]
-    products = (found.work.dtype[rows] == CODE["bf16"]) & (timeline.category[rows] == CATEGORIES.index("gemm"))
-    ratio = metric("sm__ops_path_tensor_src_bf16_dst_fp32.sum")[products] / flops[products]
+    matmuls = (found.work.dtype[rows] == CODE["bf16"]) & (timeline.category[rows] == CATEGORIES.index("gemm"))
+    ratio = metric("sm__ops_path_tensor_src_bf16_dst_fp32.sum")[matmuls] / flops[matmuls]
     dram = metric("dram__bytes_read.sum") + metric("dram__bytes_write.sum")
     known = found.work.model[rows]
     streaming = known & np.isin(timeline.category[rows], _STREAMING) & (dram > _SURE_BYTES)

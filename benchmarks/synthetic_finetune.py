@@ -144,13 +144,13 @@ def linear(s: Step, x: Tensor, width: int, trained: bool = True) -> Tensor:
             with s.op("aten::mm", flat, turned, node="MmBackward0", grad=out) as backward:
                 gemm(s, x.dtype, rows, width, depth, "tn")
                 if trained:
-                    backward.append(lambda: product(s, out.transposed(0, 1), flat, "nt"))
-                backward.append(lambda: product(s, out, weight, "nn"))
+                    backward.append(lambda: matmul(s, out.transposed(0, 1), flat, "nt"))
+                backward.append(lambda: matmul(s, out, weight, "nn"))
             s.leaf("aten::_unsafe_view", out, y.shape, node="UnsafeViewBackward0", grad=y)
     return y
 
 
-def product(s: Step, a: Tensor, b: Tensor, layout: str) -> None:
+def matmul(s: Step, a: Tensor, b: Tensor, layout: str) -> None:
     """A matmul in a backward, which transposes one side first."""
     transpose(s, b)
     with s.op("aten::mm", a, b):

@@ -39,7 +39,7 @@ ATTENTION_MEMORY = Number(
     "Share of the memory ceiling that fused attention on short sequences reaches: 0.5 to 0.8 for reading and "
     "converting its inputs.",
 )  # fmt: skip
-ADAPTER_PRODUCT_LEFT = Number(
+ADAPTER_MATMUL_LEFT = Number(
     0.29, 0.22, 0.4, "", "fitted",
     "Time of an fp32 adapter's matrix multiplications in bf16, relative to fp32: 0.29 over all matrix multiplications "
     "of 8B widths on an H200 (0.22 to 0.36 each).",

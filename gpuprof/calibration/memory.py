@@ -95,7 +95,7 @@ CHUNK_BYTES = Number(
     "Bytes of a loss that computes the logits in chunks, per token and unit of the hidden size: the gradient of the "
     "hidden states, and a chunk of logits that is about as large as these.",
 )  # fmt: skip
-CHUNKED_PRODUCTS = Number(
+CHUNKED_MATMULS = Number(
     1.1, 1.0, 1.5, "", "assumed",
     "GPU time of the head's matmuls in a loss that goes through the logits in chunks, over that with all of them: "
     "smaller matmuls, and 1.5 where the backward pass computes the logits again.",

@@ -18,7 +18,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Share
 
-PRODUCTS = ("gemm", "grouped_gemm", "attention")
+MATMULS = ("gemm", "grouped_gemm", "attention")
 """Categories whose kernels do nearly all FLOPs of a model."""
 MOST_UNKNOWN: Assumed[Share] = 0.5
 """If FLOPs are unknown for more than this share of their time, no MFU is given."""
@@ -81,7 +81,7 @@ class Roofline:
     @property
     def _knows_flops(self) -> bool:
         """Whether FLOPs are known for most of the time of matrix multiplications and attention."""
-        with_flops = [group for group in self.by_category if CATEGORIES[group.key] in PRODUCTS]
+        with_flops = [group for group in self.by_category if CATEGORIES[group.key] in MATMULS]
         unknown = sum(group.split_ns["unmodelled"] for group in with_flops)
         return unknown <= MOST_UNKNOWN * sum(group.ns for group in with_flops)
 

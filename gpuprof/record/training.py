@@ -12,7 +12,7 @@ from .hooks import CallListener, ModuleHooks, named_blocks
 from .journal import Journal
 from .program import ProgramRecorder, reference_modules, watch_autocast
 from .repeated_calls import RepeatedCalls, models_of_process
-from .repeated_products import RepeatedProductMarker
+from .repeated_matmuls import RepeatedMatmulMarker
 from .trained_model import (
     describe_loader,
     describe_model,
@@ -42,7 +42,7 @@ class Training:
         """Id of each optimizer that has stepped → ids of the tensors that it updates."""
         self._modules: ModuleHooks | None = None
         self._repeated: RepeatedCalls | None = None
-        self._graphs: tuple[ZeroedWork | RepeatedProductMarker, ...] = ()
+        self._graphs: tuple[ZeroedWork | RepeatedMatmulMarker, ...] = ()
         self._autocast: list[Any] = []
         self.program = ProgramRecorder()
 
@@ -132,7 +132,7 @@ class Training:
             for module, name in self._named_modules(model, levels):
                 self._modules.name(module, name)
             self._repeated = RepeatedCalls(open_range, models_of_process())
-            self._graphs = (ZeroedWork(open_range), RepeatedProductMarker(open_range))
+            self._graphs = (ZeroedWork(open_range), RepeatedMatmulMarker(open_range))
 
     def note_calls(self, listener: CallListener, open_range: Any, note: Callable[[Any, Any, Any], None]) -> None:
         """Calls `note` before each call of the model, and does nothing else, until `unhook` or `hook`."""

@@ -15,7 +15,7 @@ US, MS, GB = 1_000, 1_000_000, 1 << 30
 
 BF16, FLOAT = "c10::BFloat16", "float"
 PLAIN = "void at::native::vectorized_elementwise_kernel<4>"
-PRODUCT = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT"
+MATMUL = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT"
 GRID = [132, 8, 1]
 
 OP = 20 * US
@@ -79,7 +79,7 @@ class Program:
         self.trace.launch(kernel, call, (begin, begin + gpu), tid=self.tid, cat=cat, stream=stream, **where)
         return begin
 
-    def mm(self, m: int, k: int, n: int, gpu: int = 2 * US, type: str = BF16, kernel: str = PRODUCT) -> None:
+    def mm(self, m: int, k: int, n: int, gpu: int = 2 * US, type: str = BF16, kernel: str = MATMUL) -> None:
         self.op("aten::mm", kernel, gpu, [[m, k], [k, n]], [type, type])
 
     def small_mm(self, host: int = OP, gpu: int = SHORT) -> None:
@@ -90,7 +90,7 @@ class Program:
         """An op without recorded shapes."""
         self.op("aten::mul", PLAIN, gpu)
 
-    def linear(self, m: int, k: int, n: int, gpu: int = 2 * US, type: str = BF16, kernel: str = PRODUCT) -> None:
+    def linear(self, m: int, k: int, n: int, gpu: int = 2 * US, type: str = BF16, kernel: str = MATMUL) -> None:
         self.op("aten::linear", kernel, gpu, [[1, m, k], [n, k], []], [type, type, ""])
 
     def plain(self, name: str, shape: list[int], *others, gpu: int = 2 * US, type: str = BF16) -> None:
@@ -175,8 +175,8 @@ def checkpointed(program: Program) -> None:
     program.tid, start = AUTOGRAD, program.now
     shapes, types = [[4096, 4096], [4096, 4096]], [BF16, BF16]
     for _ in range(2):
-        program.op("aten::mm", PRODUCT, 1 * MS, shapes, types, **program.numbered())
+        program.op("aten::mm", MATMUL, 1 * MS, shapes, types, **program.numbered())
     for _ in range(3):
-        program.op("aten::mm", PRODUCT, 1 * MS, shapes, types)
+        program.op("aten::mm", MATMUL, 1 * MS, shapes, types)
     program.engine(start - US, program.now, "CheckpointFunctionBackward")
     program.tid = MAIN

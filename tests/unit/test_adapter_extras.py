@@ -13,12 +13,12 @@ from gpuprof.diagnosis.detect.gpu.adapters import find_adapters
 from gpuprof.diagnosis.findings import adapter_extras
 
 TOKENS, WIDTH, RANK, LAYERS = 2000, 1024, 16, 12
-DROPOUT, PRODUCT, NORM = 100 * US, 200 * US, 150 * US
+DROPOUT, MATMUL, NORM = 100 * US, 200 * US, 150 * US
 ADAPTED = {"q_proj": 1, "v_proj": 1, "k_proj": 1, "o_proj": 1, "up_proj": 2, "down_proj": 2}
 
 
 def trained(
-    tmp_path, dora: bool = False, dropout: bool = True, rank: int = RANK, adapted=None, product: int = PRODUCT,
+    tmp_path, dora: bool = False, dropout: bool = True, rank: int = RANK, adapted=None, matmul: int = MATMUL,
 ) -> Analysis:  # fmt: skip
     """Layers with an adapter each; the GPU is the limit."""
     made = Program()
@@ -27,7 +27,7 @@ def trained(
         made.op("aten::linear", "nvjet", gpu, [[rows, wide], [out, wide], []], ["float", "float", ""])
 
     def layer() -> None:
-        linear(TOKENS, WIDTH, WIDTH, product)
+        linear(TOKENS, WIDTH, WIDTH, matmul)
         if dropout:
             made.plain("dropout", [TOKENS, WIDTH], [], gpu=DROPOUT)
         if dora:
@@ -40,7 +40,7 @@ def trained(
         linear(TOKENS, WIDTH, rank, 20 * US)
         linear(TOKENS, rank, WIDTH, 20 * US)
         if dora:
-            linear(TOKENS, WIDTH, WIDTH, PRODUCT)
+            linear(TOKENS, WIDTH, WIDTH, MATMUL)
             made.plain("mul", [1, WIDTH], [TOKENS, WIDTH], gpu=10 * US)
         made.plain("mul", [TOKENS, WIDTH], [], gpu=10 * US)
         made.plain("add", [TOKENS, WIDTH], [TOKENS, WIDTH], gpu=10 * US)
@@ -75,8 +75,8 @@ def test_dropout_in_front_of_adapters(tmp_path):
 def test_norms_of_dora_and_the_second_product_with_the_base_weight(tmp_path):
     case = trained(tmp_path, dora=True)
     norms = (2 + 5 + 5 + 2) * US + NORM
-    assert shorter(case, "dora") == pytest.approx((norms + PRODUCT + 10 * US) / US, rel=0.05)
-    assert shorter(case, "dropout") == pytest.approx((DROPOUT + PRODUCT) / US, rel=0.02)
+    assert shorter(case, "dora") == pytest.approx((norms + MATMUL + 10 * US) / US, rel=0.05)
+    assert shorter(case, "dropout") == pytest.approx((DROPOUT + MATMUL) / US, rel=0.02)
     found = find_adapters(case)
     assert found is not None and (found.count, found.norms) == (3 * LAYERS, 3 * LAYERS)
 
@@ -88,7 +88,7 @@ def test_adapters_on_queries_and_values_are_a_share_of_all(tmp_path):
 
 def test_adapters_that_take_little_of_the_step_stay(tmp_path):
     """60 of 2,060 us a layer of the GPU's time, and a tenth of the step on the CPU."""
-    case = trained(tmp_path, dropout=False, adapted=ADAPTED, product=2000 * US)
+    case = trained(tmp_path, dropout=False, adapted=ADAPTED, matmul=2000 * US)
     assert find_adapters(case) is not None
     assert not list(adapter_extras.find(case))
 

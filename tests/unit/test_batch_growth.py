@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.program import BF16, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, MATMUL, PLAIN, US, Program
 from helpers.timeline import timeline_of
 
 from gpuprof.costs.roofline import roofline
@@ -41,12 +41,12 @@ def autocast(batch: int, length: int, hidden: int = HIDDEN, ahead=(), behind=())
         tall(program, "aten::copy_", [[WIDE, hidden], [WIDE, hidden], []])  # the weight, to bf16
         tall(program, "aten::copy_", [[batch, length, hidden], [batch, length, hidden], []])
         types = [BF16, BF16, ""]
-        program.op("aten::linear", PRODUCT, 50 * US, [[batch, length, hidden], [WIDE, hidden], []], types, grid=FULL)
+        program.op("aten::linear", MATMUL, 50 * US, [[batch, length, hidden], [WIDE, hidden], []], types, grid=FULL)
         for row in ahead:
             tall(program, *row)
         program.tid = AUTOGRAD
         start = program.now
-        tall(program, "aten::mm", [[WIDE, tokens], [tokens, hidden]], [BF16, BF16], PRODUCT)
+        tall(program, "aten::mm", [[WIDE, tokens], [tokens, hidden]], [BF16, BF16], MATMUL)
         tall(program, "aten::copy_", [[WIDE, hidden], [WIDE, hidden], []], [FP32, BF16, "Scalar"])  # its gradient
         tall(program, "aten::fill_", [[VOCABULARY, hidden], []])
         tall(program, "aten::add_", [[VOCABULARY, hidden], [VOCABULARY, hidden], []])
@@ -94,7 +94,7 @@ def test_a_second_factor_is_a_weight_in_the_forward_pass_only(tmp_path):
     """The second factor of a weight's gradient is an activation, whose rows may not be a batch's: a loss without the
     last token."""
     behind = [
-        ("aten::mm", [[VOCABULARY, 126], [126, HIDDEN]], [BF16, BF16], PRODUCT),
+        ("aten::mm", [[VOCABULARY, 126], [126, HIDDEN]], [BF16, BF16], MATMUL),
         ("aten::mul", [[126, HIDDEN], [126, HIDDEN]]),
     ]
     assert growth(autocast(2, 64, behind=behind), tmp_path)["aten::mul", "[[126,512],[126,512]]"] == 8
@@ -103,8 +103,8 @@ def test_a_second_factor_is_a_weight_in_the_forward_pass_only(tmp_path):
 def test_rows_that_are_no_batch_are_tokens_too(tmp_path):
     """Four images of 577 patches, and a second layer that has as many rows as the first one's weight."""
     ahead = [
-        ("aten::linear", [[4, 577, 1024], [768, 1024], []], [BF16, BF16, ""], PRODUCT),
-        ("aten::linear", [[768, 48], [96, 48], []], [BF16, BF16, ""], PRODUCT),
+        ("aten::linear", [[4, 577, 1024], [768, 1024], []], [BF16, BF16, ""], MATMUL),
+        ("aten::linear", [[768, 48], [96, 48], []], [BF16, BF16, ""], MATMUL),
         ("aten::copy_", [[768, 1024], [768, 1024], []]),
         ("aten::copy_", [[96, 48], [96, 48], []]),
     ]
@@ -145,7 +145,7 @@ def test_a_product_leaves_the_balance_of_arithmetic_and_memory(rows: int, slower
 
     def body() -> None:
         types = [BF16, BF16]
-        program.op("aten::mm", PRODUCT, round(slower * compute), [[rows, wide], [wide, wide]], types, grid=FULL)
+        program.op("aten::mm", MATMUL, round(slower * compute), [[rows, wide], [wide, wide]], types, grid=FULL)
 
     for _ in range(2):
         program.step(body, sync=True)

@@ -87,8 +87,8 @@ def test_points_are_all_kernels_whose_work_is_known(real):
         for name in ("roofline", "bandwidth")
     }
     steps = real.steps.count
-    product = known & (work.flops[rows] > 0)
-    assert 0.95 < ours["roofline"] / (ns[product].sum() / steps / 1e3) < 1.03
+    matmul = known & (work.flops[rows] > 0)
+    assert 0.95 < ours["roofline"] / (ns[matmul].sum() / steps / 1e3) < 1.03
     other = known & (work.flops[rows] == 0)
     assert 0.95 < ours["bandwidth"] / (ns[other].sum() / steps / 1e3) < 1.03
 

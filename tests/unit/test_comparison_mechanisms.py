@@ -115,11 +115,11 @@ def first(a: Facts, b: Facts, work: ComparedWork | None = None) -> str:
 
 
 def test_operands_of_another_type_are_no_tf32():
-    before = make_facts(BASE, counts({}, float32_products=90.0), ("tf32",))
+    before = make_facts(BASE, counts({}, float32_matmuls=90.0), ("tf32",))
     times = dict(before.counts.kernel_ns) | {("forward", "gemm"): 500_000.0}
     cells = BASE | {("busy", "gemm", "forward"): 5 * MS}
     allowed = make_facts(cells, replace(before.counts, kernel_ns=times))
-    cast = replace(allowed, counts=replace(allowed.counts, float32_products=10.0))
+    cast = replace(allowed, counts=replace(allowed.counts, float32_matmuls=10.0))
     assert first(before, allowed) == "tf32"
     assert first(before, cast) == "kernels"
 

@@ -27,14 +27,14 @@ def accumulating(tmp_path: Path, passes: int, gpu: int = SHORT, grid=None, **run
     """Steps of several passes; kernels fill the GPU if `gpu` is long."""
     program = Program()
 
-    def product() -> None:
+    def matmul() -> None:
         program.op("aten::mm", "nvjet_hsh_128x64", gpu, [[128, 512], [512, 512]], grid=grid or [4, 1, 1])
 
     def body() -> None:
         for _ in range(passes):
             for _ in range(PASS):
-                product()
-            program.backward(product, PASS)
+                matmul()
+            program.backward(matmul, PASS)
         with_optimizer(program)
 
     for _ in range(4):

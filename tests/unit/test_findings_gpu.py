@@ -7,7 +7,7 @@ import pytest
 from helpers.after_fix import after_us
 from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.program import BF16, FLOAT, MS, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, FLOAT, MATMUL, MS, PLAIN, US, Program
 
 from gpuprof.costs.matmul_rates import half_precision_ns
 from gpuprof.diagnosis.findings import eager_attention, expert_loop, exposed_communication, throttling
@@ -89,12 +89,12 @@ def test_few_experts_or_layers_that_repeat_are_no_loop_over_experts(tmp_path, co
 def attention(program: Program, around: tuple[str, ...] = (), keys: int = 2048, more: int = 0) -> None:
     """Scores of 64 heads of width 64: what the two matmuls and the softmax between them take is 3 ms."""
     start = program.now
-    program.op("aten::bmm", PRODUCT, 500 * US, [[64, 2048, 64], [64, 64, keys]], [BF16, BF16])
+    program.op("aten::bmm", MATMUL, 500 * US, [[64, 2048, 64], [64, 64, keys]], [BF16, BF16])
     program.plain("add", [4, 16, 2048, keys], [4, 1, 2048, keys], gpu=1 * MS)
     program.op(
         "aten::softmax", PLAIN, 1 * MS, [[4, 16, 2048, keys + more], [], []], [BF16, "", ""], inner=("aten::_softmax",)
     )
-    program.op("aten::bmm", PRODUCT, 500 * US, [[64, 2048, keys], [64, keys, 64]], [BF16, BF16])
+    program.op("aten::bmm", MATMUL, 500 * US, [[64, 2048, keys], [64, keys, 64]], [BF16, BF16])
     for name in around:
         program.trace.op(name, start, program.now)
 
@@ -142,9 +142,9 @@ def test_torchs_own_attention_and_other_softmaxes_are_no_eager_attention(tmp_pat
 
     def body():
         attention(program, around=("aten::scaled_dot_product_attention",))
-        program.op("aten::bmm", PRODUCT, 9 * MS, [[64, 2048, 64], [64, 64, 2048]], [BF16, BF16])
+        program.op("aten::bmm", MATMUL, 9 * MS, [[64, 2048, 64], [64, 64, 2048]], [BF16, BF16])
         program.op("aten::softmax", PLAIN, 9 * MS, [[4096, 128], [], []], [BF16, "", ""], inner=("aten::_softmax",))
-        program.op("aten::bmm", PRODUCT, 9 * MS, [[64, 2048, 2048], [64, 2048, 64]], [BF16, BF16])
+        program.op("aten::bmm", MATMUL, 9 * MS, [[64, 2048, 2048], [64, 2048, 64]], [BF16, BF16])
 
     for _ in range(3):
         program.step(body)
@@ -156,7 +156,7 @@ def exchange(program: Program, overlapped: bool, passes: int = 1) -> None:
     for _ in range(passes):
         program.tid, start = AUTOGRAD, program.now
         for number in range(4):
-            program.op("aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16])
+            program.op("aten::mm", MATMUL, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16])
             if number == 1 or not overlapped:
                 program.free[20] = program.free[7]
         moved = {"Collective name": "allreduce", "In msg nelems": 44_000_000, "dtype": "Float", "Group size": 2}
@@ -205,7 +205,7 @@ def test_gradients_need_not_be_exchanged_between_micro_steps(tmp_path):
 def kinds(program: Program, slower: float) -> None:
     for kind in range(60):
         program.op(
-            "aten::mm", f"{PRODUCT}_{kind}", round(100 * US * slower), [[4096, 4096], [4096, 4096]], [BF16, BF16]
+            "aten::mm", f"{MATMUL}_{kind}", round(100 * US * slower), [[4096, 4096], [4096, 4096]], [BF16, BF16]
         )
 
 

@@ -61,7 +61,7 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     proposal = only(cuda_graphs, case)
     assert "mark_step_begin()  # before each pass" in str(proposal.fix)
     assert (str(cuda_graphs.CLONED) in str(proposal.fix)) == ((micro_batches(case) or 1) > 1)
-    products = (
+    matmuls = (
         2
         * LAYERS
         * (
@@ -70,7 +70,7 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
             + 2 * compile_calibrated.NEXT_NS.value
         )
     )
-    expected = max(products, 2 * compile_calibrated.PASS_NS.rising[1])
+    expected = max(matmuls, 2 * compile_calibrated.PASS_NS.rising[1])
     step = case.step_of(proposal.change(case.graph))
     assert 0.8 * expected <= step <= expected + 2.2 * compile_calibrated.PASS_NS.rising[1]
     assert step < 0.6 * case.step_of(only(compile, case).change(case.graph))

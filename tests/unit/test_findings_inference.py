@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers.case import only
-from helpers.program import BF16, MS, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, MATMUL, MS, PLAIN, US, Program
 
 from gpuprof.diagnosis.findings import (
     FINDINGS,
@@ -49,14 +49,14 @@ def decode(program: Program, batch: int = 1, gpu: int = 100 * US, cache: int = 0
             for _ in range(2):
                 past, new = [batch, 8, cache, 64], [batch, 8, 1, 64]
                 program.op("aten::cat", "CatArrayBatchedCopy<bf16>", 50 * US, [[past, new], []], ["TensorList", ""])
-        program.op("aten::mm", PRODUCT, gpu, [[batch, 8192], [8192, 8192]], [BF16, BF16])
+        program.op("aten::mm", MATMUL, gpu, [[batch, 8192], [8192, 8192]], [BF16, BF16])
 
 
 def small(program: Program, tokens: int = 64) -> None:
     """A pass that is bound by its launches: 20 µs of the host for each, 2 µs of the GPU."""
     program.op("aten::embedding", PLAIN, dims=[[32_000, 1024], [1, tokens], [], [], []])
     for _ in range(LAYERS):
-        program.op("aten::mm", PRODUCT, 2 * US, [[tokens, 512], [512, 512]], [BF16, BF16], grid=[8, 1, 1])
+        program.op("aten::mm", MATMUL, 2 * US, [[tokens, 512], [512, 512]], [BF16, BF16], grid=[8, 1, 1])
 
 
 def ids(case) -> set[str]:
@@ -91,7 +91,7 @@ def test_a_batch_that_fills_the_gpu_gets_no_such_advice(tmp_path):
     def full(program: Program) -> None:
         for _ in range(LAYERS):
             program.op(
-                "aten::mm", PRODUCT, 500 * US, [[16384, 8192], [8192, 8192]], [BF16, BF16], grid=[4096, 1, 1]
+                "aten::mm", MATMUL, 500 * US, [[16384, 8192], [8192, 8192]], [BF16, BF16], grid=[4096, 1, 1]
             )  # fmt: skip
 
     assert "continuous_batching" not in ids(inference(full).case(tmp_path))
@@ -157,7 +157,7 @@ def test_only_a_cache_and_a_token_are_an_append(tmp_path, dims, appends):
 def test_an_engine_that_decodes_kernel_by_kernel_is_advised_to_use_its_graphs(tmp_path):
     def body(program: Program) -> None:
         for _ in range(60):
-            program.op("aten::mm", PRODUCT, 2 * US, [[8, 512], [512, 512]], [BF16, BF16])
+            program.op("aten::mm", MATMUL, 2 * US, [[8, 512], [512, 512]], [BF16, BF16])
 
     frame = "vllm/v1/worker/gpu_model_runner.py(3380): execute_model"
     case = inference(body, 4, "execute_context_0(0)_generation_8(8)", frame).case(tmp_path)
@@ -217,13 +217,13 @@ def attention(program: Program, mask: bool, embeds: bool) -> None:
         program.op("aten::embedding", PLAIN, dims=[[32_000, 1024], [1, length], [], [], []])
     for _ in range(6):
         program.op(
-            "aten::bmm", PRODUCT, 300 * US, [[heads, length, width], [heads, width, length]], [BF16, BF16]
+            "aten::bmm", MATMUL, 300 * US, [[heads, length, width], [heads, width, length]], [BF16, BF16]
         )  # fmt: skip
         if mask:
             program.op("aten::add", PLAIN, 400 * US, [[1, heads, length, length], [1, 1, length, length]], [BF16, BF16])
         program.op("aten::_softmax", PLAIN, 900 * US, [[1, heads, length, length], [], []], [BF16, "Scalar", "Scalar"])
         program.op(
-            "aten::bmm", PRODUCT, 300 * US, [[heads, length, length], [heads, length, width]], [BF16, BF16]
+            "aten::bmm", MATMUL, 300 * US, [[heads, length, length], [heads, length, width]], [BF16, BF16]
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.after_fix import after_us
 from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.program import BF16, GB, MS, PRODUCT, US, Program, checkpointed
+from helpers.program import BF16, GB, MATMUL, MS, US, Program, checkpointed
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import padding, recompute
@@ -30,18 +30,18 @@ def _restoring(program: Program) -> None:
     """Forward 2 ms of host; backward: 1 ms to restore the random state, the forward again (2 ms), 1 ms to start the
     backward pass inside, 3 ms of that, 0.2 ms to end. The GPU is never busy."""
 
-    def products(count: int, gpu: int, repeated: bool = False) -> None:
+    def matmuls(count: int, gpu: int, repeated: bool = False) -> None:
         for _ in range(count):
             numbers = program.numbered() if repeated else {}
-            program.op("aten::mm", PRODUCT, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **numbers)
+            program.op("aten::mm", MATMUL, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **numbers)
             program.now += 1 * MS - 20 * US
 
-    products(2, 5 * US)
+    matmuls(2, 5 * US)
     program.tid, start = AUTOGRAD, program.now
     program.now += 1 * MS
-    products(2, 5 * US, repeated=True)
+    matmuls(2, 5 * US, repeated=True)
     program.now += 1 * MS
-    products(3, 5 * US)
+    matmuls(3, 5 * US)
     program.now += 200 * US
     engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
     program.trace.op("CheckpointFunctionBackward", start, program.now, AUTOGRAD, **engine)

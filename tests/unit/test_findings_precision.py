@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.after_fix import after_us
 from helpers.case import only
-from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, FLOAT, GB, MATMUL, MS, PLAIN, US, Program
 
 from gpuprof.diagnosis.findings import ABSENT, adapter_casts, autocast, dequantize, tf32
 
@@ -26,7 +26,7 @@ def test_fp32_products_become_as_fast_as_tf32_is(tmp_path):
     assert after_us(case, only(tf32, case)) == pytest.approx(1000 + product_us, rel=0.02)
 
 
-@pytest.mark.parametrize(("type", "kernel"), [(BF16, PRODUCT), (FLOAT, "cutlass_80_tensorop_s1688gemm_tf32_128x256")])
+@pytest.mark.parametrize(("type", "kernel"), [(BF16, MATMUL), (FLOAT, "cutlass_80_tensorop_s1688gemm_tf32_128x256")])
 def test_products_on_tensor_cores_are_left_alone(tmp_path, type: str, kernel: str):
     program = Program()
     for _ in range(3):

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import frozen_casts
 
 LAYERS, ROWS, SIDE = 10, 4096, 2048
-PRODUCT, WEIGHT, INPUT = 400 * US, 100 * US, 200 * US
+MATMUL, WEIGHT, INPUT = 400 * US, 100 * US, 200 * US
 
 
 class Model(Program):
@@ -43,7 +43,7 @@ class Model(Program):
         found += [number] * trained
         if cast_input:
             found.append(self.cast_in([ROWS, SIDE], INPUT, True))
-        self.op("aten::mm", "nvjet", PRODUCT, [[ROWS, SIDE], [SIDE, SIDE]], [BF16, BF16])
+        self.op("aten::mm", "nvjet", MATMUL, [[ROWS, SIDE], [SIDE, SIDE]], [BF16, BF16])
         types, shapes = [FLOAT, FLOAT, ""], [[ROWS, SIDE], [SIDE, SIDE], []]
         self.trace.op("aten::linear", start, self.now, **{"Input Dims": shapes, "Input type": types})
         self.now += US

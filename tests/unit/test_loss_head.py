@@ -127,10 +127,10 @@ def test_the_forward_pass_takes_all_of_a_fused_loss(tmp_path):
     head = loss_head(case)
     assert head is not None
     after = only(fused_loss, case).change(case.graph)
-    mine = (head.products | head.rest) & case.graph.on_gpu
+    mine = (head.matmuls | head.rest) & case.graph.on_gpu
     assert after.duration_ns[mine].sum() / case.steps == pytest.approx(fused_linear_ns(head, case, 1), rel=1e-6)
-    assert np.array_equal(after.duration_ns[~(head.products | head.rest)],
-                          case.graph.duration_ns[~(head.products | head.rest)])  # fmt: skip
+    assert np.array_equal(after.duration_ns[~(head.matmuls | head.rest)],
+                          case.graph.duration_ns[~(head.matmuls | head.rest)])  # fmt: skip
 
 
 def test_small_logits_are_left_alone(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.case import only
 from helpers.present import present
-from helpers.program import BF16, MS, PRODUCT, Program
+from helpers.program import BF16, MATMUL, MS, Program
 
 from gpuprof.calibration import kernels
 from gpuprof.diagnosis.analysis import Analysis
@@ -25,9 +25,9 @@ def output_layer(folder: Path, tokens: int, vocabulary: int, gpu: int) -> Analys
 
     def body() -> None:
         program.linear(tokens, WIDTH, vocabulary, 1_000, BF16)
-        program.op("aten::mm", PRODUCT, gpu, [[tokens, WIDTH], [WIDTH, vocabulary]], types)
-        program.op("aten::mm", PRODUCT, gpu, [[vocabulary, tokens], [tokens, WIDTH]], types)
-        program.op("aten::mm", PRODUCT, gpu, [[tokens, vocabulary], [vocabulary, WIDTH]], types)
+        program.op("aten::mm", MATMUL, gpu, [[tokens, WIDTH], [WIDTH, vocabulary]], types)
+        program.op("aten::mm", MATMUL, gpu, [[vocabulary, tokens], [tokens, WIDTH]], types)
+        program.op("aten::mm", MATMUL, gpu, [[tokens, vocabulary], [vocabulary, WIDTH]], types)
         for _ in range(20):
             program.op("aten::mul", "elementwise", 1 * MS)
 

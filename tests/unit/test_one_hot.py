@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.case import only
 from helpers.present import present
-from helpers.program import FLOAT, PLAIN, PRODUCT, US, Program
+from helpers.program import FLOAT, MATMUL, PLAIN, US, Program
 
 from gpuprof.calibration import kernels
 from gpuprof.diagnosis.analysis import Analysis
@@ -25,7 +25,7 @@ def embedding(folder: Path, between: str = "aten::to", gpu: int = PRODUCT_NS) ->
     def body():
         program.op("aten::one_hot", PLAIN, min(VECTORS, gpu), [[TOKENS], []], ["long int", "Scalar"])
         program.op(between, PLAIN, min(VECTORS, gpu), [vectors, []], ["long int", "Scalar"])
-        program.op("aten::matmul", PRODUCT, gpu, [vectors, [CLASSES, WIDTH]], [FLOAT, FLOAT])
+        program.op("aten::matmul", MATMUL, gpu, [vectors, [CLASSES, WIDTH]], [FLOAT, FLOAT])
         for _ in range(10):
             program.small_mm(20 * US, 1_000 * US)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.program import BF16, PRODUCT, US, Program
+from helpers.program import BF16, MATMUL, US, Program
 
 from gpuprof.projection.changes.batch import another_batch
 from gpuprof.projection.changes.per_sample_attention import rounds_of
@@ -20,7 +20,7 @@ def call(program: Program, batch: int, name: str = ATTENTION) -> None:
     program.op(name, "cudnn_sdpa", KERNEL, shapes, [BF16] * len(shapes), host=CALL)
 
 
-def product(program: Program, name: str = "aten::mm", kernel: str = PRODUCT) -> None:
+def matmul(program: Program, name: str = "aten::mm", kernel: str = MATMUL) -> None:
     program.op(name, kernel, 2 * US, [[64, 64], [64, 64]], [BF16, BF16], host=LINEAR)
 
 
@@ -33,7 +33,7 @@ def graph_of(tmp_path, layer) -> Graph:
 
 def loops(samples: int, batch: int = 1):
     def layer(program: Program) -> None:
-        product(program)
+        matmul(program)
         for _ in range(samples):
             call(program, batch)
 
@@ -80,7 +80,7 @@ def two_of_a_batch(program: Program) -> None:
 
 
 def forward_and_its_backward(program: Program) -> None:
-    product(program)
+    matmul(program)
     program.tid = AUTOGRAD
     call(program, 1)
     call(program, 1, f"{ATTENTION}_backward")
@@ -88,7 +88,7 @@ def forward_and_its_backward(program: Program) -> None:
 
 
 def products_of_templates(program: Program) -> None:
-    product(program, "triton_tem_fused_mm_0", "triton_tem_fused_mm_0")
+    matmul(program, "triton_tem_fused_mm_0", "triton_tem_fused_mm_0")
     call(program, 1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.case import only
-from helpers.program import BF16, FLOAT, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, FLOAT, MATMUL, PLAIN, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import rebuilt_constants
@@ -31,7 +31,7 @@ def model(folder: Path, makers: int, sees: list[int], first: str = "arange") -> 
                 table()
             for _ in range(5):
                 shapes = [[TOKENS, WIDTH], [WIDTH, WIDTH]]
-                program.op("aten::linear", PRODUCT, 5 * US, shapes, [BF16, BF16])
+                program.op("aten::linear", MATMUL, 5 * US, shapes, [BF16, BF16])
 
     for _ in range(3):
         program.step(body)
@@ -71,9 +71,9 @@ def graph_network(folder: Path, trained: bool = False, size: list[int] = MATRIX,
     def body() -> None:
         for _ in range(times):
             shapes = [[NODES, FEATURES], [FEATURES, FEATURES]]
-            program.op("aten::linear", PRODUCT, 50 * US, shapes, [FLOAT, FLOAT])
+            program.op("aten::linear", MATMUL, 50 * US, shapes, [FLOAT, FLOAT])
             scaled()
-            program.op("aten::matmul", PRODUCT, 200 * US, [size, [NODES, FEATURES]], [FLOAT, FLOAT])
+            program.op("aten::matmul", MATMUL, 200 * US, [size, [NODES, FEATURES]], [FLOAT, FLOAT])
             program.op("aten::relu", PLAIN, 50 * US, [[NODES, FEATURES]], [FLOAT])
 
     for _ in range(3):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.case import only
 from helpers.diagnosed import diagnosed
-from helpers.program import AUTOGRAD, MAIN, OP, PLAIN, PRODUCT, US, Program
+from helpers.program import AUTOGRAD, MAIN, MATMUL, OP, PLAIN, US, Program
 from helpers.quick import few
 
 from gpuprof.diagnosis.analysis import analysis_of
@@ -78,7 +78,7 @@ def refined(folder: Path, calls: int, shape: int = 64, gradients: int = 4):
     def use() -> None:
         made.plain("div", [64, 64], [])
         made.plain("mul", [shape, shape], [shape, shape])
-        made.op("aten::linear", PRODUCT, 2 * US, [[256, 64], [64, 64], [64]])
+        made.op("aten::linear", MATMUL, 2 * US, [[256, 64], [64, 64], [64]])
         made.plain("relu", [256, 64])
 
     def body() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.present import present
-from helpers.program import BF16, MS, PRODUCT, US, Program
+from helpers.program import BF16, MATMUL, MS, US, Program
 from helpers.valid_json import document
 
 import gpuprof
@@ -161,7 +161,7 @@ def test_a_single_step_that_is_mostly_loading_has_no_verdict(tmp_path):
     def body() -> None:
         for k in range(8):
             first_launch(program, f"kernel_{k}", busy=False)
-        program.op("aten::mm", PRODUCT, 5 * US, [[64, 64], [64, 64]], [BF16, BF16])
+        program.op("aten::mm", MATMUL, 5 * US, [[64, 64], [64, 64]], [BF16, BF16])
 
     program.step(body)
     found = diagnosed(program, tmp_path)
@@ -218,7 +218,7 @@ def loads(later: int, step: int = 0, cut: bool = False, name: str = "aten::addmm
     def body():
         layers(program, 150)
         if program.steps >= step:
-            program.op(name, PRODUCT, 20 * US, host=later if made else 40 * MS)
+            program.op(name, MATMUL, 20 * US, host=later if made else 40 * MS)
             made.append(program.steps)
         layers(program, 150)
 

@@ -18,13 +18,13 @@ Q = [4, 16, 2048, 64]
 FORWARD = "aten::_scaled_dot_product_efficient_attention"
 
 
-def program(folder: Path, products: str, attends: str) -> Analysis:
+def program(folder: Path, matmuls: str, attends: str) -> Analysis:
     """Three steps of a matrix multiplication and an attention of three inputs, one of which is cast before it."""
     made = Program()
     for _ in range(3):
 
         def body() -> None:
-            made.mm(4096, 4096, 4096, gpu=5 * MS, type=products)
+            made.mm(4096, 4096, 4096, gpu=5 * MS, type=matmuls)
             if attends != BF16:
                 made.cast(Q, BF16, attends, gpu=200 * US)
             made.op(
@@ -32,7 +32,7 @@ def program(folder: Path, products: str, attends: str) -> Analysis:
             )
             if attends != BF16:
                 made.cast(Q, attends, BF16, gpu=100 * US)
-            made.mm(4096, 4096, 4096, gpu=5 * MS, type=products)
+            made.mm(4096, 4096, 4096, gpu=5 * MS, type=matmuls)
 
         made.step(body)
     return case_of(made.trace.write(folder / "trace.json"), as_recorded=True)
@@ -56,8 +56,8 @@ def test_attention_at_the_rate_of_flash_without_the_casts_next_to_it(tmp_path: P
 
 
 @pytest.mark.parametrize(("products", "attends"), [(BF16, BF16), (FLOAT, FLOAT)])
-def test_not_where_attention_is_like_the_rest(tmp_path: Path, products: str, attends: str) -> None:
-    assert not list(wide_attention.find(program(tmp_path, products, attends)))
+def test_not_where_attention_is_like_the_rest(tmp_path: Path, matmuls: str, attends: str) -> None:
+    assert not list(wide_attention.find(program(tmp_path, matmuls, attends)))
 
 
 def test_a_full_queue_of_work_that_was_not_recorded_is_no_time_of_the_cpu() -> None:

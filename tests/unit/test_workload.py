@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.make_trace import TraceBuilder
-from helpers.program import BF16, MS, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, MATMUL, MS, PLAIN, US, Program
 from helpers.valid_json import document
 
 import gpuprof
@@ -51,7 +51,7 @@ def served(body: Callable[[Program], object], times: int, name: str = "") -> Pro
 
 def training(program: Program) -> None:
     forward(program)
-    program.backward(lambda: program.op("aten::mm", PRODUCT, dims=[[1, 1024], [1024, 1024]], types=[BF16, BF16]), 12)
+    program.backward(lambda: program.op("aten::mm", MATMUL, dims=[[1, 1024], [1024, 1024]], types=[BF16, BF16]), 12)
 
 
 def test_a_backward_pass_is_training(tmp_path):
@@ -75,7 +75,7 @@ def test_a_transposed_convolution_is_no_training(tmp_path):
     def body(program: Program):
         for _ in range(8):
             program.op("aten::conv_transpose2d", "sm80_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32")
-            program.op("aten::mm", PRODUCT, dims=[[1, 1024], [1024, 1024]], types=[BF16, BF16])
+            program.op("aten::mm", MATMUL, dims=[[1, 1024], [1024, 1024]], types=[BF16, BF16])
 
     workload = diagnosed(served(body, 3), tmp_path).workload
     assert workload is not None and workload.kind == "inference"
@@ -137,7 +137,7 @@ def test_a_single_iteration_lasts_until_the_gpu_is_done_with_it(tmp_path):
     program = Program(gradients=False)
     start = program.now
     forward(program)
-    program.op("aten::mm", PRODUCT, 5 * MS, [[1, 8], [8, 8]], [BF16, BF16])
+    program.op("aten::mm", MATMUL, 5 * MS, [[1, 8], [8, 8]], [BF16, BF16])
     program.trace.annotation("execute_context_0(0)_generation_4(4)", start, program.now)
     found = diagnosed(program, tmp_path)
     assert found.steps is not None and found.steps.count == 1

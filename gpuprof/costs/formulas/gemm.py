@@ -52,20 +52,20 @@ class Matmul:
 
 def is_matmul(name: str) -> bool:
     """Whether an op of this name is a matmul whose cost follows from shapes."""
-    return name in _PRODUCTS
+    return name in _MATMULS
 
 
 def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
     """Cost of one kernel of an op that is a matmul; None if the shapes do not show it."""
-    make = _PRODUCTS.get(arguments.name)
-    product = make(arguments) if make else None
-    return None if product is None else matmul_cost(product, kernel, machine)
+    make = _MATMULS.get(arguments.name)
+    matmul = make(arguments) if make else None
+    return None if matmul is None else matmul_cost(matmul, kernel, machine)
 
 
-def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
+def matmul_cost(matmul: Matmul, kernel: Kernel, machine: Machine) -> Cost:
     """Cost of a matmul done by this kernel."""
-    size = product.out_bytes or product.left.element_bytes
-    out = product.batch * product.m * product.n
+    size = matmul.out_bytes or matmul.left.element_bytes
+    out = matmul.batch * matmul.m * matmul.n
     role = _role(kernel.name)
     if role == "prepares":
         # Writes the pointers and sizes of the groups.
@@ -75,16 +75,15 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
         return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
     tall, wide = tile(kernel.name)
     concurrent = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
-    rows, columns = math.ceil(product.m / tall), math.ceil(product.n / wide)
-    waves = max(1.0, product.batch * rows * columns / concurrent)
-    left, right = product.left.bytes / product.batch, product.right.bytes / product.batch
+    rows, columns = math.ceil(matmul.m / tall), math.ceil(matmul.n / wide)
+    waves = max(1.0, matmul.batch * rows * columns / concurrent)
+    left, right = matmul.left.bytes / matmul.batch, matmul.right.bytes / matmul.batch
     written = out * size
     return Cost(
-        flops=product.flops,
-        read_bytes=product.batch * traffic(left, right, rows, columns, concurrent, machine.l2_bytes)
-        + product.read_bytes,
+        flops=matmul.flops,
+        read_bytes=matmul.batch * traffic(left, right, rows, columns, concurrent, machine.l2_bytes) + matmul.read_bytes,
         write_bytes=written,
-        dtype=_arithmetic(product.left.type, kernel.name),
+        dtype=_arithmetic(matmul.left.type, kernel.name),
         kept_bytes=min(written / waves, roofs_calibrated.DIRTY_SHARE.value * machine.l2_bytes),
     )
 
@@ -230,11 +229,11 @@ def _template(arguments: Arguments) -> Matmul | None:
 
 def template_gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
     """A compiler-generated kernel whose arguments are those of a matmul; None if they are not."""
-    product = _template(arguments)
-    return None if product is None else matmul_cost(product, kernel, machine)
+    matmul = _template(arguments)
+    return None if matmul is None else matmul_cost(matmul, kernel, machine)
 
 
-_PRODUCTS: dict[str, Callable[[Arguments], Matmul | None]] = {
+_MATMULS: dict[str, Callable[[Arguments], Matmul | None]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
     "aten::matmul": _mm,
@@ -261,7 +260,7 @@ _PRODUCTS: dict[str, Callable[[Arguments], Matmul | None]] = {
 }
 
 
-def product_of(arguments: Arguments) -> Matmul | None:
+def matmul_of(arguments: Arguments) -> Matmul | None:
     """The matrix multiplication of an op, from its shapes; None if it is not one, or if the shapes do not show it."""
-    make = _PRODUCTS.get(arguments.name)
+    make = _MATMULS.get(arguments.name)
     return make(arguments) if make else None

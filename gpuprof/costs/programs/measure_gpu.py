@@ -38,7 +38,7 @@ def best_seconds(torch, work, repeats):
     return min(seconds)
 
 
-def product_flops(torch, dtype, size, repeats):
+def matmul_flops(torch, dtype, size, repeats):
     """FLOP/s of a square matmul of random numbers: zeros draw less power and run faster."""
     left, right = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
     out = torch.empty(size, size, device="cuda", dtype=dtype)
@@ -86,14 +86,14 @@ def host_loop_ns():
 
 def all_flops(torch, size):
     """dtype → FLOP/s, for the formats that this GPU multiplies."""
-    rates = {"fp16": product_flops(torch, torch.float16, size, 20)}
+    rates = {"fp16": matmul_flops(torch, torch.float16, size, 20)}
     if torch.cuda.get_device_capability()[0] >= 8 or torch.version.hip:
-        rates["bf16"] = product_flops(torch, torch.bfloat16, size, 20)
+        rates["bf16"] = matmul_flops(torch, torch.bfloat16, size, 20)
         torch.backends.cuda.matmul.allow_tf32 = True
         if not torch.version.hip:
-            rates["tf32"] = product_flops(torch, torch.float32, size, 10)
+            rates["tf32"] = matmul_flops(torch, torch.float32, size, 10)
     torch.backends.cuda.matmul.allow_tf32 = False
-    rates["fp32"] = product_flops(torch, torch.float32, size // 2, 10)
+    rates["fp32"] = matmul_flops(torch, torch.float32, size // 2, 10)
     return rates
 
 

@@ -54,7 +54,7 @@ In the forward pass two consecutive `aten::linear` in fp32, the first from wide 
 """,
     gain=f"""
 The casts of the adapters and their backward are removed, on the CPU and on the GPU. Matrix multiplications keep
-{percent(calibrated.ADAPTER_PRODUCT_LEFT.value)} % of their time, scalings
+{percent(calibrated.ADAPTER_MATMUL_LEFT.value)} % of their time, scalings
 {percent(calibrated.ADAPTER_SCALE_LEFT.value)} %, additions of two formats {percent(calibrated.ADAPTER_SUM_LEFT.value)}
 %, but no kernel gets shorter than {us(latency_calibrated.ELEMENTWISE_NS.value)} µs (matrix multiplications
 {us(latency_calibrated.THIN_MATMUL_NS.value)} µs).
@@ -209,14 +209,14 @@ def _left(case: Analysis, inside: Mask, level: int) -> F64:
         names = parse("", None, case.trace.text(text_id), None, None).types if text_id != NO_TEXT else ()
         known[text_id] = "float" in names, any(half in names for half in HALF)
     single, mixed = known[ops.types[op]].T
-    product = case.category("gemm")[event]
+    matmul = case.category("gemm")[event]
     duration = graph.duration_ns[rows]
     wanted = np.where(
-        product,
-        calibrated.ADAPTER_PRODUCT_LEFT.rising[level],
+        matmul,
+        calibrated.ADAPTER_MATMUL_LEFT.rising[level],
         np.where(mixed, calibrated.ADAPTER_SUM_LEFT.rising[level], calibrated.ADAPTER_SCALE_LEFT.rising[level]),
     )
-    least = np.where(product, latency_calibrated.THIN_MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value)
+    least = np.where(matmul, latency_calibrated.THIN_MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value)
     shorter = np.maximum(wanted * duration, np.minimum(least, duration))
     left[rows] = np.where(single, np.divide(shorter, duration, out=np.ones(len(rows)), where=duration > 0), 1.0)
     return left

@@ -101,7 +101,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if roof is None or half is None:
         return
     graph = case.graph
-    nodes = _products(case, roof)
+    nodes = _matmuls(case, roof)
     attention = _attention(case, roof)
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes | attention, graph.on_gpu))
     if took < LEAST_MATMUL_SHARE * whole or not took:
@@ -165,7 +165,7 @@ def _absent(case: Analysis) -> str | None:
         return None
     if _half(roof) is None:
         return "this GPU has no tensor cores for a 16-bit format"
-    nodes = _products(case, roof)
+    nodes = _matmuls(case, roof)
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     known = (
         f"fp32 matrix multiplications take {duration(took)} {case.unit.a}" if took else "nothing is multiplied in fp32"
@@ -176,7 +176,7 @@ def _absent(case: Analysis) -> str | None:
 ABSENT = Absent("16-bit autocast", _absent)
 
 
-def _products(case: Analysis, roof: Roofline) -> Mask:
+def _matmuls(case: Analysis, roof: Roofline) -> Mask:
     """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
     typed = case.nodes_of_gpu(typed_fp32(case, roof)) & case.graph.on_gpu & model_phases(case.graph)
     return single_precision(case, roof, "gemm", "grouped_gemm") | typed
@@ -218,7 +218,7 @@ def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: s
     event = case.graph.gpu_row[rows]
     ceilings = roof.ceilings
     flops, moved = (each[event] for each in _work(case, roof, level))
-    product_ns = half_precision_ns(flops, moved / 2, ceilings.flops[half], ceilings.memory_bytes_per_s, level)
+    matmul_ns = half_precision_ns(flops, moved / 2, ceilings.flops[half], ceilings.memory_bytes_per_s, level)
     # A third of what a matrix multiplication moves is one operand.
     elements = moved / 4 / 3
     operands, casts = calibrated.AUTOCAST_CAST_OPERANDS.rising[level], calibrated.AUTOCAST_CASTS.rising[level]
@@ -229,7 +229,7 @@ def _cast(case: Analysis, roof: Roofline, nodes: Mask, launch_ns: float, half: s
 
     def change(graph: Graph) -> Graph:
         duration = graph.duration_ns.copy()
-        duration[rows] = np.minimum(duration[rows], product_ns) + casts_ns
+        duration[rows] = np.minimum(duration[rows], matmul_ns) + casts_ns
         np.add.at(duration, launcher, casts * launch_ns)
         duration[attention] = np.minimum(duration[attention], attention_ns)
         duration[between] = np.maximum(

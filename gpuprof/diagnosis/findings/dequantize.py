@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
+MATMULS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
 PACKED_BYTES: Convention[Ratio] = 0.53
 HALF_BYTES: Convention[Ratio] = 2.0
 """Bytes of a 4-bit weight with its blocks' scales, and of a bf16 weight."""
@@ -163,7 +163,7 @@ def _gone(case: Analysis, kernels: Mask) -> Mask:
     quantised = case.ops_named(
         lambda name: name.startswith("bitsandbytes::") or "MatMul4Bit" in name or "dequantize" in name
     )
-    kept = case.nodes_within(case.ops_named(PRODUCTS.__contains__))
+    kept = case.nodes_within(case.ops_named(MATMULS.__contains__))
     # Backward: the layer's autograd node is the outermost op with such a name.
     backward = quantised & case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
     inside = case.nodes_within(backward)

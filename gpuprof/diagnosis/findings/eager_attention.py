@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpuprof.projection.memory.recorded_memory import RecordedMemory
 
 SOFTMAX = frozenset({"aten::_softmax"})
-PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+MATMULS = frozenset({"aten::bmm", "aten::baddbmm"})
 MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
 LEAST_QUERIES: Assumed[Tokens] = 16
 """Fewest queries: scores of shorter sequences cost nothing, and softmaxes over experts or classes are no attention."""
@@ -114,11 +114,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
     costs = [host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)]
     host_ns = launches * np.repeat(costs, count)
     has = np.bincount(group[inside & graph.on_gpu], minlength=2 * count) > 0
-    products = case.nodes_of_gpu(case.category("gemm"))  # a compiler fuses neither these nor attention
+    matmuls = case.nodes_of_gpu(case.category("gemm"))  # a compiler fuses neither these nor attention
 
     def change(level: int):
         gpu_ns = np.where(has, _fused_ns(case, found, level), 0.0)
-        return partial(_apply, replacement=replacement_of(graph, group, host_ns, gpu_ns, launches, products))
+        return partial(_apply, replacement=replacement_of(graph, group, host_ns, gpu_ns, launches, matmuls))
 
     gpu_ns = case.per_step(float(graph.duration_ns[inside & graph.on_gpu].sum()))
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
@@ -220,18 +220,18 @@ def find_attentions(case: Analysis) -> Attentions | None:
     # reason.
     fallback = case.ops_within(case.ops_named(lambda name: name.startswith("aten::scaled_dot_product_attention")))
     softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
-    products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
+    matmuls = np.flatnonzero(case.ops_named(MATMULS.__contains__)[rows])
     tanh = case.ops_named(lambda name: name == "aten::tanh")[rows]
     masking = case.ops_named(MASKING.__contains__)[rows]
-    if not len(products):
+    if not len(matmuls):
         return None
     shapes = _Shapes(case)
     found, sinks, capped, masked = [], False, False, False
-    following = np.searchsorted(products, softmax)
+    following = np.searchsorted(matmuls, softmax)
     for at, k in zip(softmax.tolist(), following.tolist(), strict=True):
-        if k == 0 or k == len(products):
+        if k == 0 or k == len(matmuls):
             continue
-        before, after = int(products[k - 1]), int(products[k])
+        before, after = int(matmuls[k - 1]), int(matmuls[k])
         if (
             at - before > SOFTMAX_REACH
             or after - at > SOFTMAX_REACH

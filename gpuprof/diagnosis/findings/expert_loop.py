@@ -16,7 +16,8 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS, ExpertLoops, find_loops
+from gpuprof.diagnosis.detect.loops.expert_loops import ExpertLoops, find_loops
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
@@ -151,14 +152,14 @@ def _grouped_ns(case: Analysis, loops: ExpertLoops, group: I64, level: int) -> F
     def total(values: F64, where: Mask) -> F64:
         return np.bincount(mine[where], weights=values[where], minlength=2 * count).astype(np.float64)
 
-    product = case.category("gemm", "grouped_gemm")[event]
+    matmul = case.category("gemm", "grouped_gemm")[event]
     dequantized = case.category("dequantize")[event]
     kept = total(took, dequantized) * (level > 0)
-    if roof is None or np.isnan(roof.work.flops[event[product]]).any() or np.isnan(loops.row_bytes).any():
+    if roof is None or np.isnan(roof.work.flops[event[matmul]]).any() or np.isnan(loops.row_bytes).any():
         # The work is unknown: many small matmuls gain from being merged, but how much is unknown.
         return total(took, ~dequantized) * calibrated.UNKNOWN_LEFT.rising[level] + kept
     ceilings, work = roof.ceilings, roof.work
-    flops, moved = total(work.flops[event], product), total(np.nan_to_num(work.bytes[event]), product)
+    flops, moved = total(work.flops[event], matmul), total(np.nan_to_num(work.bytes[event]), matmul)
     rate = ceilings.flops.get("bf16") or max(ceilings.flops.values())
     memory = ceilings.memory_bytes_per_s
     tensor_ns = flops / rate / calibrated.TENSOR_SHARE.falling[level] * 1e9
@@ -167,7 +168,7 @@ def _grouped_ns(case: Analysis, loops: ExpertLoops, group: I64, level: int) -> F
     forward = total(np.nan_to_num(work.bytes[event]), plain & (mine < count))[:count]
     # In backward, an activation also reads the gradient and writes one per input: twice its forward bytes.
     activation = np.concatenate([forward, 2 * forward])
-    gate = _first_product_bytes(case, loops, group)
+    gate = _first_matmul_bytes(case, loops, group)
     around = np.tile(calibrated.ROW_PASSES.value * loops.row_bytes + calibrated.GATE_PASSES.value * gate, 2)
     launches = np.repeat([calibrated.FORWARD_LAUNCHES.rising[level], calibrated.BACKWARD_LAUNCHES.rising[level]], count)
     moved_ns = (activation / calibrated.ELEMENTWISE_SHARE.value + around) / memory * 1e9
@@ -184,7 +185,7 @@ def _resets(case: Analysis) -> Mask:
     return np.append(names, False)[op]
 
 
-def _first_product_bytes(case: Analysis, loops: ExpertLoops, group: I64) -> F64:
+def _first_matmul_bytes(case: Analysis, loops: ExpertLoops, group: I64) -> F64:
     """Per loop the bytes of the results of its matmuls from the model's width: the gate and the up projection."""
     ops, graph = case.trace.ops, case.graph
     found = np.zeros(len(loops.stretches))
@@ -194,8 +195,8 @@ def _first_product_bytes(case: Analysis, loops: ExpertLoops, group: I64) -> F64:
     rows, op = rows[op >= 0], op[op >= 0]
     _, first = np.unique(op, return_index=True)
     rows, op = rows[first], op[first]
-    product = case.ops_named(PRODUCTS.__contains__)[op]
-    rows, op = rows[product], op[product]
+    matmul = case.ops_named(MATMULS.__contains__)[op]
+    rows, op = rows[matmul], op[matmul]
     texts, which = np.unique(np.stack([ops.dims[op], ops.types[op]]), axis=1, return_inverse=True)
     size = np.zeros((texts.shape[1], 2))
     for i, (dims, types) in enumerate(texts.T.tolist()):

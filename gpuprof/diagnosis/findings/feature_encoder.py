@@ -13,7 +13,7 @@ from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.diagnosis.result.fix import call
 from gpuprof.diagnosis.sentences import duration
@@ -94,7 +94,7 @@ def _over_sound(case: Analysis) -> Stretches:
     """Stretches from each convolution over raw sound to the last one before a matrix multiplication."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     convolutions = case.ops_named(CONVOLUTIONS.__contains__)
-    mine = convolutions | case.ops_named(PRODUCTS.__contains__)
+    mine = convolutions | case.ops_named(MATMULS.__contains__)
     mine &= (case.timeline.host.op == FORWARD) & (ops.thread == case.timeline.main_thread)
     rows = np.flatnonzero(mine & (ops.start_ns >= low) & (ops.start_ns < high))
     rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
 """Smallest share of GPU time of such kernels for a proposal: a single sum in float64 takes less."""
-PRODUCTS = ("gemm", "grouped_gemm")
+MATMULS = ("gemm", "grouped_gemm")
 
 PAGE = Page(
     id="float64",
@@ -84,15 +84,15 @@ def wide_nodes(case: Analysis) -> Mask:
 def _left(case: Analysis, nodes: Mask, level: int) -> F64:
     """Per node the share of its time that remains in fp32. level: 0 at best."""
     now = np.maximum(case.graph.duration_ns, 1.0)
-    products = case.nodes_of_gpu(case.category(*PRODUCTS))
-    left = np.where(products, _product_share(case), calibrated.FP64_LEFT.rising[level])
+    matmuls = case.nodes_of_gpu(case.category(*MATMULS))
+    left = np.where(matmuls, _matmul_share(case), calibrated.FP64_LEFT.rising[level])
     floor = np.minimum(
-        np.where(products, latency_calibrated.MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value), now
+        np.where(matmuls, latency_calibrated.MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value), now
     )
     return np.where(nodes, np.maximum(left * now, floor) / now, 1.0)
 
 
-def _product_share(case: Analysis) -> float:
+def _matmul_share(case: Analysis) -> float:
     """Time of a matrix multiplication in fp32 / in fp64."""
     rates = {} if case.roofline is None else case.roofline.ceilings.flops
     wide, single = rates.get("fp64"), rates.get("fp32")

@@ -285,7 +285,7 @@ def _fused_head_is_slower(case: Analysis) -> bool:
     head = loss_head(case)
     if head is None or case.roofline is None:
         return False
-    gpu = (head.products | head.rest) & case.graph.on_gpu
+    gpu = (head.matmuls | head.rest) & case.graph.on_gpu
     return head.calls * fused_linear_ns(head, case, 1) > case.per_step(float(case.graph.duration_ns[gpu].sum()))
 
 

@@ -58,7 +58,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     head = large_head(case)
     if head is None or case.roofline is None or not case.trains_on_tokens:
         return
-    nodes = (head.products | head.rest) & case.graph.on_gpu
+    nodes = (head.matmuls | head.rest) & case.graph.on_gpu
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     then = head.calls * fused_linear_ns(head, case, 1)
     text = (

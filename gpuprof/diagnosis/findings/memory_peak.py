@@ -214,16 +214,16 @@ def _chunked_loss(case: Analysis, memory: RecordedMemory) -> Callable[[int], Cha
     """The same of a loss that goes through the logits in chunks, or in one fused kernel; None where the recording does
     not show the ops of the head and the loss."""
     loss = memory.recorded.loss
-    products, rest = ops_of_logits(case, loss.vocabulary if loss else 0)
-    if not products.any() or not rest.any():
+    matmuls, rest = ops_of_logits(case, loss.vocabulary if loss else 0)
+    if not matmuls.any() or not rest.any():
         return None
     passes = np.isin(case.graph.phase, (FORWARD, BACKWARD))
-    multiplies, others = case.nodes_within(products) & passes, case.nodes_within(rest) & passes
+    multiplies, others = case.nodes_within(matmuls) & passes, case.nodes_within(rest) & passes
 
     def change(level: int, graph: Graph) -> Graph:
         host = ~graph.on_gpu & ~graph.waits
         for nodes, number in (
-            (multiplies & graph.on_gpu, calibrated.CHUNKED_PRODUCTS),
+            (multiplies & graph.on_gpu, calibrated.CHUNKED_MATMULS),
             (others & ~multiplies & graph.on_gpu, calibrated.CHUNKED_REST),
             ((multiplies | others) & host, calibrated.CHUNKED_HOST),
         ):

@@ -135,7 +135,7 @@ def labelled_share(case: Analysis) -> float | None:
 
 def logits_nodes(case: Analysis, head: LossHead) -> Mask:
     """The GPU's work on logits, the output layer's matmuls included."""
-    return (head.products | head.rest) & case.graph.on_gpu
+    return (head.matmuls | head.rest) & case.graph.on_gpu
 
 
 def left_for(case: Analysis, share: float, level: int) -> F64:

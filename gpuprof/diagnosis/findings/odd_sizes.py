@@ -30,7 +30,7 @@ LEAST_MATMUL_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step that such kernels take beyond their reach for a proposal."""
 PADDED_TO: Published[Elements] = 64
 """A multiple of this fits the tiles of all libraries."""
-_PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+_MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 
 PAGE = Page(
     id="odd_sizes",
@@ -60,7 +60,7 @@ part in the softmax: their logits become small within a few steps.
 )
 
 
-class OddProducts(NamedTuple):
+class OddMatmuls(NamedTuple):
     """Matrix multiplications that are slow because of a size."""
 
     nodes: Mask
@@ -72,7 +72,7 @@ class OddProducts(NamedTuple):
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes to round sizes up to a multiple of PADDED_TO."""
-    found = odd_products(case)
+    found = odd_matmuls(case)
     if found is None:
         return
     graph = case.graph
@@ -100,7 +100,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def odd_products(case: Analysis) -> OddProducts | None:
+def odd_matmuls(case: Analysis) -> OddMatmuls | None:
     """Slow matrix multiplications in 16 bits with a weight of an odd size; None where there are none."""
     odd = _odd_weights(case)
     if not odd or case.roofline is None:
@@ -108,8 +108,8 @@ def odd_products(case: Analysis) -> OddProducts | None:
     reach, work, gpu = kernel_reach(case.timeline, case.roofline), case.roofline.work, case.trace.gpu
     half = np.isin(work.dtype, (CODE["bf16"], CODE["fp16"]))
     op = case.timeline.links.op
-    products = np.append(case.ops_named(_PRODUCTS.__contains__), False)[op]
-    rows = np.flatnonzero(reach.slow & half & products & (reach.kind == GEMM) & (gpu.kind == KERNEL))
+    matmuls = np.append(case.ops_named(_MATMULS.__contains__), False)[op]
+    rows = np.flatnonzero(reach.slow & half & matmuls & (reach.kind == GEMM) & (gpu.kind == KERNEL))
     sizes = {text: _largest(odd, shapes_in(case, text)) for text in np.unique(case.trace.ops.dims[op[rows]]).tolist()}
     size = np.array([sizes[text] for text in case.trace.ops.dims[op[rows]].tolist()], np.int64)
     rows, size = rows[size > 0], size[size > 0]
@@ -121,7 +121,7 @@ def odd_products(case: Analysis) -> OddProducts | None:
     share = np.append(np.where(chosen, np.divide(reach.reach_ns, ns, out=np.ones(len(ns)), where=ns > 0), 1.0), 1.0)
     nodes = case.nodes_of_gpu(chosen) & case.graph.on_gpu
     each, inverse = np.unique(size, return_inverse=True)
-    return OddProducts(
+    return OddMatmuls(
         nodes, share[case.graph.gpu_row], int(each[np.bincount(inverse.ravel(), weights=ns[rows]).argmax()])
     )
 
@@ -141,7 +141,7 @@ def _largest(odd: frozenset[int], shapes: list[tuple[int, ...] | None]) -> int:
     return max((n for shape in shapes for n in shape or () if n in odd), default=0)
 
 
-def _left(found: OddProducts, times: float) -> F64:
+def _left(found: OddMatmuls, times: float) -> F64:
     return np.where(found.nodes, np.minimum(times * found.reach, 1.0), 1.0)
 
 

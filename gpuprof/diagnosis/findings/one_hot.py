@@ -33,7 +33,7 @@ LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
 """Smallest share of GPU time for a proposal: with few classes the vectors are short."""
 BETWEEN = frozenset({"aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze", "aten::contiguous"})
 """Ops between the vectors and the multiplication that compute nothing else."""
-PRODUCTS = frozenset({"aten::matmul", "aten::linear", "aten::einsum"})
+MATMULS = frozenset({"aten::matmul", "aten::linear", "aten::einsum"})
 ELEMENT_BYTES: Assumed[Bytes] = 4
 """Bytes of an element: one-hot vectors are cast to what the table has, fp32 as a rule."""
 
@@ -171,9 +171,9 @@ def find_lookups(case: Analysis) -> OneHotLookups | None:
     kept: list[tuple[int, int, tuple[int, int, int]]] = []
     for row in case.outermost(case.ops_named("aten::one_hot".__eq__)).tolist():
         shape = next((one for one in shapes_in(case, int(ops.dims[row])) if one), None)
-        product = None if shape is None else _product(case, row, math.prod(shape))
-        if product is not None:
-            kept.append((row, *product))
+        matmul = None if shape is None else _matmul(case, row, math.prod(shape))
+        if matmul is not None:
+            kept.append((row, *matmul))
     if not kept:
         return None
     first, last, sizes = zip(*kept, strict=True)
@@ -182,7 +182,7 @@ def find_lookups(case: Analysis) -> OneHotLookups | None:
     return OneHotLookups(stretches, *max(sizes, key=math.prod))
 
 
-def _product(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int, int]] | None:
+def _matmul(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int, int]] | None:
     """(row of the multiplication that the vectors go into, (tokens, classes, width)); None where another op comes
     first."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
@@ -194,7 +194,7 @@ def _product(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int
         if name in BETWEEN:
             continue
         shapes = [one for one in shapes_in(case, int(ops.dims[other])) if one]
-        if not (name in PRODUCTS or is_matmul(name)) or len(shapes) < 2 or len(shapes[1]) != 2:
+        if not (name in MATMULS or is_matmul(name)) or len(shapes) < 2 or len(shapes[1]) != 2:
             return None
         classes = shapes[0][-1]
         if math.prod(shapes[0][:-1]) != tokens or classes not in shapes[1]:

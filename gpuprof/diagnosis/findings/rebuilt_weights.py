@@ -183,13 +183,13 @@ def _change(case: Analysis, found: Rebuilt, left: float | None, cpu_ns: float) -
     the matmuls; None: the matmuls stay, and a third of the rest. `cpu_ns`: additional CPU time for each weight."""
     forward = (case.graph.lane >= 0) & ~case.graph.waits & (case.graph.phase == FORWARD)
     more = 1.0 + found.per_step * case.steps * cpu_ns / max(float(case.graph.duration_ns[forward].sum()), 1.0)
-    products = found.built & ~found.added
+    matmuls = found.built & ~found.added
 
     def change(graph: Graph) -> Graph:
         factor = np.ones(len(graph))
         factor[found.added] = 1.0 / REBUILDING_PASSES if left is None else left
         if left is not None:
-            factor[products] = 0.0
+            factor[matmuls] = 0.0
         factor[forward] *= more
         return scaled(graph, found.built | forward, factor)
 

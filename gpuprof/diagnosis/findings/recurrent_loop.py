@@ -17,10 +17,9 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.recurrent_loops import (
-    CELLS,
     LOOKUPS,
-    RECURRENT_LAYERS,
     find_branches,
     find_recurrent_loops,
     growing,

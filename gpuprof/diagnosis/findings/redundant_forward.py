@@ -21,7 +21,7 @@ from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled
 from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
-from gpuprof.diagnosis.detect.repeated.repeated_products import find_repeated_products
+from gpuprof.diagnosis.detect.repeated.repeated_matmuls import find_repeated_matmuls
 from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
@@ -96,7 +96,7 @@ class Repeated:
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes one call in place of two, no work that is multiplied by zero, and no multiplication twice."""
     yield from _zeroed(case)
-    yield from _products(case)
+    yield from _matmuls(case)
     found = find_repeated(case)
     if found is None:
         return
@@ -145,9 +145,9 @@ def _zeroed(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def _products(case: Analysis) -> Iterator[Proposal]:
+def _matmuls(case: Analysis) -> Iterator[Proposal]:
     """Proposes to compute each multiplication once; those in repeated calls belong to the fix for the calls."""
-    found = find_repeated_products(case)
+    found = find_repeated_matmuls(case)
     if found is None or find_repeated(case) is not None:
         return
     ns = case.per_step(float(case.graph.duration_ns[found.nodes & case.graph.on_gpu].sum()))
@@ -175,9 +175,9 @@ def find_repeated(case: Analysis) -> Repeated | None:
         return None
     launches = np.zeros(len(ops) + 1, bool)
     launches[case.timeline.links.op] = True
-    products = case.ops_named(lambda text: is_matmul(text) or "convolution" in text) & launches[:-1]
+    matmuls = case.ops_named(lambda text: is_matmul(text) or "convolution" in text) & launches[:-1]
     random = case.ops_named(lambda text: text.removeprefix("aten::").startswith(RANDOM))
-    earlier = [_repeats(case, row, products, random) for row in rows.tolist()]
+    earlier = [_repeats(case, row, matmuls, random) for row in rows.tolist()]
     alike = np.array([one is not None for one in earlier])
     if not alike.any():
         return None
@@ -203,7 +203,7 @@ def _discarded(case: Analysis, calls: Stretches) -> Mask:
     return unused & (without_recompute(case, nodes_in(case.graph, backward_of(case, calls))) >= 0)
 
 
-def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> tuple[int, int] | None:
+def _repeats(case: Analysis, row: int, matmuls: Mask, random: Mask) -> tuple[int, int] | None:
     """(start, end) of the last earlier stretch of a call's step that multiplies what the call does, in that order; None
     without any, or where the call draws random numbers."""
     ops = case.trace.ops
@@ -215,8 +215,8 @@ def _repeats(case: Analysis, row: int, products: Mask, random: Mask) -> tuple[in
     inside = mine & (ops.start_ns >= start) & (ops.end_ns <= end)
     if (random & inside).any() or any(_drops(case, one) for one in np.flatnonzero(inside & _attention(case)).tolist()):
         return None
-    keys = _keys(case, _in_order(case, products & inside))
-    rows = _in_order(case, products & mine & (ops.end_ns <= start))
+    keys = _keys(case, _in_order(case, matmuls & inside))
+    rows = _in_order(case, matmuls & mine & (ops.end_ns <= start))
     before, count = _keys(case, rows), len(keys)
     if count < FEWEST_MATMULS or len(before) < count:
         return None
@@ -274,7 +274,7 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
             change=partial(removed, nodes=zero.nodes),
             why="the loss depends on its result only through a constant zero",
         )
-    found, again = find_repeated(case), find_repeated_products(case)
+    found, again = find_repeated(case), find_repeated_matmuls(case)
     if again is not None and found is None:
         named = f", in {', '.join(again.modules)}" if again.modules else ""
         yield LedgerPart(

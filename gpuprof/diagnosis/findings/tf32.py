@@ -116,7 +116,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     took, pieces = kernel_ns(a, b, kind), kernel_counts(a, b, kind)
     flops = quantity(a, b, lambda side: side.side.product_flops or 0)
     # Operands of another type are another change, although tensor cores multiply those as well.
-    types = quantity(a, b, lambda side: side.counts.float32_products)
+    types = quantity(a, b, lambda side: side.counts.float32_matmuls)
     alike = not any(one.fell(to=MOST_WORK_LEFT) for one in (pieces, flops, types))
     if advised(a, b, PAGE.id, took) and alike and took.fell(to=MOST_WORK_LEFT):
         yield Candidate(

@@ -25,7 +25,7 @@ def loss_of(case: Analysis, vocabulary: int, tokens: float, passes: float) -> Lo
     ops = case.trace.ops
     if not vocabulary or tokens <= 0 or not (ops.dims != NO_TEXT).any():
         return None
-    rows = _product_rows(case, vocabulary)
+    rows = _matmul_rows(case, vocabulary)
     if not rows:
         return Loss(vocabulary, 0.0)
     most = max(rows)
@@ -34,7 +34,7 @@ def loss_of(case: Analysis, vocabulary: int, tokens: float, passes: float) -> Lo
     return Loss(vocabulary, min(most / tokens, 1.0), most if fixed else None)
 
 
-def _product_rows(case: Analysis, vocabulary: int) -> list[int]:
+def _matmul_rows(case: Analysis, vocabulary: int) -> list[int]:
     """Rows of each matmul [rows, width] · [width, vocabulary] that ran on the GPU in the window."""
     timeline, ops = case.timeline, case.trace.ops
     op = np.unique(timeline.links.op[timeline.members])

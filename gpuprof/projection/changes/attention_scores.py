@@ -18,7 +18,7 @@ from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
 _SOFTMAX = CATEGORIES.index("softmax")
-_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+_MATMULS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 Shape = tuple[int, ...]
 
 
@@ -47,9 +47,9 @@ def _on_attention_scores(timeline: Timeline, known: dict[int, list[Shape]]) -> M
     bare = [one for one, shapes in known.items() if any(_is_square(shape, lengths, heads) for shape in shapes)]
     made = [one for one, shapes in known.items() if _makes_square(shapes, lengths, heads)]
     ops = timeline.trace.ops
-    product = timeline.trace.rows_named(ops.name, lambda name: name in _PRODUCTS)
+    matmul = timeline.trace.rows_named(ops.name, lambda name: name in _MATMULS)
     op = timeline.links.op
-    multiplied = (op >= 0) & np.append(product, False)[op]
+    multiplied = (op >= 0) & np.append(matmul, False)[op]
     return np.isin(text, bare) | (multiplied & np.isin(text, made)) | (softmax & (text == NO_TEXT))
 
 

@@ -201,8 +201,8 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
     element = _SIZES[np.where(work.dtype == UNKNOWN, len(DTYPES), work.dtype)]
     bytes_ns = 1e9 / roofline.ceilings.memory_bytes_per_s
     weights = np.minimum(np.nan_to_num(work.flops) / (2 * np.maximum(rows, 1.0)) * element * bytes_ns, memory_ns)
-    products = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
-    weights[~products | (timeline.category == CATEGORIES.index("attention"))] = 0
+    matmuls = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
+    weights[~matmuls | (timeline.category == CATEGORIES.index("attention"))] = 0
     return weights
 
 

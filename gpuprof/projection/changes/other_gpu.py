@@ -37,7 +37,7 @@ FEW_BLOCKS: Assumed[Share] = 0.5
 """Blocks, as a share of the SMs. A kernel with fewer leaves most of the GPU idle, and runs on the same number of SMs on
 any GPU; larger kernels are divided differently for another GPU (persistent kernels have one block per SM)."""
 
-_PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
+_MATMULS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
     factor, bound = scaled(likely, likely_latency)
     ends = [factor] if likely is least else [factor, scaled(least, latency)[0], scaled(most, likely_latency)[0]]
     usual = _usual(timeline, factor, ns, known)
-    arithmetic = np.isin(timeline.category, _PRODUCTS)
+    arithmetic = np.isin(timeline.category, _MATMULS)
     alone = np.where(arithmetic, np.sqrt(by_compute * by_memory), _streamed(by_memory, by_clock))
     usual = np.where(np.isnan(usual), alone, usual)
     usual[timeline.category == COMMUNICATION] = 1.0  # times over other links than the recorded one cannot be guessed

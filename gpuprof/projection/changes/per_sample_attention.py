@@ -23,7 +23,7 @@ from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
-_PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name != "attention")
+_MATMULS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name != "attention")
 
 _TEMPLATE = re.compile("triton_(tem|mm)")
 """Inductor's own matmul kernels."""
@@ -60,10 +60,10 @@ def _loops(graph: Graph) -> tuple[I64, Stretches]:
     thread, start = ops.thread[rows], ops.start_ns[rows]
     # Between the attentions of two layers there are matmuls with weights; between two samples there are none.
     before = np.zeros(len(rows), np.int64)
-    products = _products(timeline)
+    matmuls = _matmuls(timeline)
     for one in np.unique(thread).tolist():
         mine = thread == one
-        before[mine] = np.searchsorted(products.get(one, np.empty(0, np.int64)), start[mine])
+        before[mine] = np.searchsorted(matmuls.get(one, np.empty(0, np.int64)), start[mine])
     step = np.searchsorted(timeline.steps.start_ns, start, side="right")
     changes = [np.diff(column) != 0 for column in (thread, before, step, backward.astype(np.int8))]
     first = np.flatnonzero(np.append(True, np.logical_or.reduce(changes)))
@@ -94,12 +94,12 @@ def _calls_of_one_sample(timeline: Timeline) -> tuple[I64, Mask]:
     return rows, trace.rows_named(ops.name, lambda name: is_attention(name) and is_backward(name))[rows]
 
 
-def _products(timeline: Timeline) -> dict[int, I64]:
+def _matmuls(timeline: Timeline) -> dict[int, I64]:
     """Thread → when it begins matmuls with weights: such ops, and launches of other kernels that multiply."""
     trace, links = timeline.trace, timeline.links
     ops, calls = trace.ops, trace.calls
     named = trace.rows_named(ops.name, lambda name: is_matmul(name) or _TEMPLATE.match(name) is not None)
-    multiply = np.isin(timeline.category, _PRODUCTS) & (links.call >= 0)
+    multiply = np.isin(timeline.category, _MATMULS) & (links.call >= 0)
     launched = links.call[multiply]
     thread = np.concatenate([ops.thread[named], calls.thread[launched]])
     start = np.concatenate([ops.start_ns[named], calls.start_ns[launched]])

@@ -154,12 +154,12 @@ def _adapters(ops: Sequence[OpUse], training: TrainedPart) -> tuple[float, float
     """
     if not training.adapted:
         return (0.0, 0.0) if training.whole else None
-    products = [op for op in ops if op.name == "aten::mm" and len(op.shapes) > 1 and _narrow(op, training.rank)]
-    if not products:
+    matmuls = [op for op in ops if op.name == "aten::mm" and len(op.shapes) > 1 and _narrow(op, training.rank)]
+    if not matmuls:
         return None
-    dropout = sum(op.count for op in ops if op.name == DROPOUT) >= sum(op.count for op in products)
+    dropout = sum(op.count for op in ops if op.name == DROPOUT) >= sum(op.count for op in matmuls)
     now = half = 0.0
-    for op in products:
+    for op in matmuls:
         first = _first(op)
         assert first is not None
         elements = op.count * math.prod(first[0])
@@ -167,7 +167,7 @@ def _adapters(ops: Sequence[OpUse], training: TrainedPart) -> tuple[float, float
         half += (2 + dropout) * elements
     if dropout:
         return now, half
-    shared = _shared(products, training.adapted)
+    shared = _shared(matmuls, training.adapted)
     if shared is None:
         return None
     own = training.single_adapters and _casts(ops, training.rank)
@@ -188,10 +188,10 @@ def _casts(ops: Sequence[OpUse], rank: int | None) -> bool:
     return True
 
 
-def _shared(products: Sequence[OpUse], adapted: dict[str, int]) -> float | None:
+def _shared(matmuls: Sequence[OpUse], adapted: dict[str, int]) -> float | None:
     """Elements of the adapters' distinct inputs that nothing else keeps."""
     widths: dict[int, list[float]] = {}
-    for op in products:
+    for op in matmuls:
         shape = op.shapes[0]
         assert shape is not None
         both = widths.setdefault(shape[-1], [0.0, 0.0])

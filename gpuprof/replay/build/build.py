@@ -141,8 +141,8 @@ def _assemble(
         started,
     )[target[looks]]
     lag[looks] = np.minimum(lag[looks], begun - before[source[looks]])
-    # If only the previous round determines when a stream or a thread begins, that round ended at the matching moment, or
-    # where that moment is known, the distance from it is the recorded one.
+    # If only the previous round determines when a stream or a thread begins, that round ended at the matching moment,
+    # or where that moment is known, the distance from it is the recorded one.
     rooted = np.zeros(len(numbers), bool)
     rooted[target[source < target]] = True
     alone = np.isin(kind, (LANE, STREAM)) & ~rooted[target]

@@ -77,9 +77,9 @@ def find_cast_up(case: Analysis) -> CastUp | None:
     if roof is None:
         return None
     nodes = np.flatnonzero(single_precision(case, roof, "attention"))
-    products = case.category("gemm", "grouped_gemm")
-    whole = case.gpu_ns(products)
-    halves = {one: case.gpu_ns(products & (roof.work.dtype == CODE[one])) for one in ("bf16", "fp16")}
+    matmuls = case.category("gemm", "grouped_gemm")
+    whole = case.gpu_ns(matmuls)
+    halves = {one: case.gpu_ns(matmuls & (roof.work.dtype == CODE[one])) for one in ("bf16", "fp16")}
     half = max(halves, key=lambda one: halves[one])
     if not len(nodes) or not whole or half not in roof.ceilings.flops or halves[half] < LEAST_SHARE_IN_16_BIT * whole:
         return None

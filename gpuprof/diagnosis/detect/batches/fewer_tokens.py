@@ -39,7 +39,7 @@ def left_with(case: Analysis, part: float) -> F64:
     """Per GPU event the share of its time that remains with this part of the tokens."""
     gpu = case.trace.gpu
     ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
-    product = case.category("gemm", "grouped_gemm")
+    matmul = case.category("gemm", "grouped_gemm")
     share = np.full(len(gpu), part)
     if case.roofline is not None:
         work, limits = case.roofline.work, case.roofline.ceilings
@@ -47,7 +47,7 @@ def left_with(case: Analysis, part: float) -> F64:
         # A matmul with T rows does 2·T FLOPs per weight, and reads all weights for any number of rows.
         tokens = micro_tokens(case)
         weights = np.nan_to_num(work.flops) / tokens / limits.memory_bytes_per_s * 1e9 if tokens else np.zeros(len(gpu))
-        weights = np.where(product, np.minimum(weights, memory), 0.0)
+        weights = np.where(matmul, np.minimum(weights, memory), 0.0)
         # Compute and memory do not overlap completely, as with larger batches.
         before = np.hypot(compute, memory)
         after = np.hypot(part * compute, part * (memory - weights) + weights)
@@ -55,7 +55,7 @@ def left_with(case: Analysis, part: float) -> F64:
     attention = case.category("attention")
     share[attention] = min(part, calibrated.SPREAD_LENGTHS.value * part * part)
     floor = np.minimum(
-        np.where(product, latency_calibrated.MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value), ns
+        np.where(matmul, latency_calibrated.MATMUL_NS.value, latency_calibrated.ELEMENTWISE_NS.value), ns
     )
     once = once_for_each_weight(case.timeline) | case.category("communication", "memset")
     return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
-from gpuprof.diagnosis.detect.loops.recurrent_loops import CELLS, RECURRENT_LAYERS, outermost_forward
+from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMULS, RECURRENT_LAYERS
+from gpuprof.diagnosis.detect.loops.recurrent_loops import outermost_forward
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.record.phase_names import REPEATED_RANGE
@@ -38,7 +38,6 @@ the loss, masks, and what is done with a result."""
 ONE_MODEL: Assumed[Ratio] = 1.5
 """Most gradients that are accumulated for each weight of a pass: two models have 2."""
 EMBEDDING = "aten::embedding"
-CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
 WEIGHTS = {
     "aten::linear": (1, 2), EMBEDDING: (0,), "aten::layer_norm": (2, 3), "aten::batch_norm": (1, 2),
     "aten::rms_norm": (2,), "aten::group_norm": (2, 3), **dict.fromkeys(sorted(CONVOLUTIONS), (1, 2)),
@@ -116,7 +115,7 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     kinds = [strings[int(ops.name[row])] for row in first]
     if any(_returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
         return None  # a frame that is predicted may be the next one's input
-    if sum(kind in PRODUCTS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
+    if sum(kind in MATMULS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
         return None
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
 

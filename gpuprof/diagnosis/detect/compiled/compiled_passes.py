@@ -149,11 +149,11 @@ def whole_passes(case: Analysis) -> Passes | None:
     launching = np.zeros(len(trace.ops) + 1, bool)
     launching[links.op[left]] = True
     launching[-1] = False
-    products = np.zeros(len(trace.ops) + 1, bool)
+    matmuls = np.zeros(len(trace.ops) + 1, bool)
     rows = left[case.category("gemm")[left]]
-    products[links.op[rows]] = True
-    products[-1] = False
-    mine = host & products[graph.scope]
+    matmuls[links.op[rows]] = True
+    matmuls[-1] = False
+    mine = host & matmuls[graph.scope]
     if not mine.any():
         return None
     ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))

@@ -32,7 +32,7 @@ GELU_TANH, GELU, MISH, OTHER = "gelu_tanh", "gelu", "mish", "other"
 KINDS = {OTHER: FUNCTION, written_out.LAYER_NORM: LAYER_NORM}
 """Kind of sequence of each function that is not one elementwise kernel of torch."""
 CASTS = ("to", "_to_copy", "float")
-PRODUCTS = ("linear", "matmul", "addmm", "mm", "bmm")
+MATMULS = ("linear", "matmul", "addmm", "mm", "bmm")
 POLYNOMIAL = ("mul", "pow", "square", "add")
 """Ops of a polynomial in one tensor: x + 0.044715 x³ and its factors."""
 MOST_BEFORE: Assumed[Ops] = 8
@@ -71,7 +71,7 @@ def _cast_back(named: NamedOps, family: I64, last: int, at: int) -> list[int]:
     """Casts of the result inside the op that takes it: autocast computes a power in float32, and casts for the matrix
     multiplication after it."""
     taken = grow(last, named("view", "reshape", "flatten"), family, 1, 1) + 1
-    if taken >= len(family) or family[taken] != family[last] or not named(*PRODUCTS)[taken]:
+    if taken >= len(family) or family[taken] != family[last] or not named(*MATMULS)[taken]:
         return []
     size = named.elements(int(named.dims[at]))
     return [row for row in named.within(taken, "to").tolist() if named.elements(int(named.dims[row])) == size]

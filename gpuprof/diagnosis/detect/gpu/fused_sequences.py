@@ -247,9 +247,9 @@ def _gates(named: NamedOps, family: I64) -> Iterator[Found]:
 
 
 def _losses(named: NamedOps, family: I64) -> Iterator[Found]:
-    products = named("linear", "matmul", "mm", "addmm")
+    matmuls = named("linear", "matmul", "mm", "addmm")
     for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
-        first = grow(at, ~products, family, -1, LOSS_REACH)
+        first = grow(at, ~matmuls, family, -1, LOSS_REACH)
         casts = np.flatnonzero(named("to", "_to_copy")[first:at])
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.costs.formulas.gemm import Matmul, product_of
+from gpuprof.costs.formulas.gemm import Matmul, matmul_of
 from gpuprof.costs.fp8 import FORWARD, GRAD_INPUT, GRAD_WEIGHT
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
 from gpuprof.timeline.phases import FORWARD as FORWARD_PHASE
@@ -58,13 +58,13 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     by_op: dict[int, list[int]] = {}
     for node, row in zip(nodes.tolist(), op.tolist(), strict=True):
         by_op.setdefault(row, []).append(node)
-    products: dict[tuple[int, int, int], Matmul | None] = {}
+    matmuls: dict[tuple[int, int, int], Matmul | None] = {}
     shaped = list[tuple[list[int], Matmul]]()
     for row, found in by_op.items():
         texts = int(ops.name[row]), int(ops.dims[row]), int(ops.types[row])
-        if texts not in products:
-            products[texts] = _product(case.trace, *texts)
-        if (one := products[texts]) is not None:
+        if texts not in matmuls:
+            matmuls[texts] = _matmul(case.trace, *texts)
+        if (one := matmuls[texts]) is not None:
             shaped.append((found, one))
     forward = Counter(
         (one.m, one.k, one.n) for found, one in shaped if graph.phase[found[0]] != BACKWARD
@@ -81,14 +81,14 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
     return result
 
 
-def _product(trace: Trace, name_text: int, dims: int, types: int) -> Matmul | None:
+def _matmul(trace: Trace, name_text: int, dims: int, types: int) -> Matmul | None:
     """The matrix multiplication of an op in half precision, from the ids of its texts; None if it is not one, or if its
     shapes are unknown."""
     name = trace.strings[name_text]
     if name not in OPS or dims == NO_TEXT or types == NO_TEXT:
         return None
     arguments = parse(name, trace.text(dims), trace.text(types), None, None)
-    found = product_of(arguments)
+    found = matmul_of(arguments)
     if found is None or found.batch != 1 or found.left.type not in HALF or min(found.m, found.n, found.k) < 1:
         return None
     return found

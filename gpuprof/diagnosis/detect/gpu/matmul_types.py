@@ -24,9 +24,9 @@ _FLOATING = frozenset({"float", "double", "c10::Half", "c10::BFloat16"})
 
 def why_unknown(case: Analysis, roof: Roofline) -> str | None:
     """Why nothing can be said about the matmuls' formats; None if most operands were recorded."""
-    products = case.category("gemm", "grouped_gemm")
-    took = case.gpu_ns(products)
-    unknown = case.gpu_ns(products & ~(roof.work.flops > 0) & ~typed_fp32(case, roof))
+    matmuls = case.category("gemm", "grouped_gemm")
+    took = case.gpu_ns(matmuls)
+    unknown = case.gpu_ns(matmuls & ~(roof.work.flops > 0) & ~typed_fp32(case, roof))
     if unknown <= MOST_UNKNOWN_OPERANDS * took:
         return None
     each = case.per_step(unknown)

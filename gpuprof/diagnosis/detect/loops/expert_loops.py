@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
+from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, MATMULS
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -20,7 +21,6 @@ RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
 )
 """Ops that write an expert's rows back to their tokens: the last op of an expert's block."""
-PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul"})
 CHOICES = frozenset({"aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::gather"})
 """Ops that find or gather an expert's rows."""
 OF_LAYERS = frozenset(
@@ -31,7 +31,7 @@ OF_LAYERS = frozenset(
         "aten::_grouped_mm",
         "aten::rsqrt",
         "aten::rms_norm",
-        "aten::scaled_dot_product_attention",
+        ATTENTION,
         "aten::softmax",
         "aten::layer_norm",
     }
@@ -74,7 +74,7 @@ def find_loops(case: Analysis) -> ExpertLoops | None:
     rows, family = siblings(case)
     at = np.flatnonzero(case.ops_named(RETURNS.__contains__)[rows])
     runs = _runs(at, family[at])
-    kinds = [case.ops_named(names.__contains__)[rows] for names in (PRODUCTS, CHOICES, OF_LAYERS, ROUTING)]
+    kinds = [case.ops_named(names.__contains__)[rows] for names in (MATMULS, CHOICES, OF_LAYERS, ROUTING)]
     found = [span for run, usual in runs if (span := _span(run, usual, family, *kinds))]
     if not found:
         return None
@@ -104,7 +104,7 @@ def _runs(at: I64, family: I64) -> list[tuple[I64, int]]:
 
 
 def _span(
-    run: I64, usual: int, family: I64, products: Mask, choices: Mask, of_layers: Mask, routing: Mask
+    run: I64, usual: int, family: I64, matmuls: Mask, choices: Mask, of_layers: Mask, routing: Mask
 ) -> tuple[int, int, int] | None:
     """(first op, last op, blocks) of a loop including its preparation; None if its blocks are no experts."""
     last = int(run[-1])
@@ -115,7 +115,7 @@ def _span(
     bound = int(limits[-1]) + 1 if len(limits) else 0
     first = max(int(run[0]) - usual + 1, bound)
     blocks = np.append(first, run + 1)
-    hit = [np.add.reduceat(mask[first : last + 1], blocks[:-1] - first) > 0 for mask in (products, choices)]
+    hit = [np.add.reduceat(mask[first : last + 1], blocks[:-1] - first) > 0 for mask in (matmuls, choices)]
     if (hit[0] & hit[1]).mean() < ALIKE_BLOCKS:
         return None
     bound = max(first - usual, bound)

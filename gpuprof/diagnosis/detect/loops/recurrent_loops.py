@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, CELLS, CONVOLUTIONS, MATMULS, NORMS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
 from gpuprof.diagnosis.detect.loops.small_op_loops import VIEWS, SmallLoops
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
@@ -39,17 +39,9 @@ FEWEST_ROUNDS: Assumed[Rounds] = 8
 """Steps from which on a repetition is a recurrence, or a loop over heads: blocks of a tensor are fewer."""
 FEWEST_OPS: Assumed[Ops] = 64
 """Fewest ops of a recurrence, over all iterations."""
-CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
-"""Cells of torch.nn for which it also has a layer that runs all steps."""
-RECURRENT_LAYERS = frozenset({"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"})
-"""Layers that run all steps of a sequence in one call, and are called for each step by itself in such a loop."""
-MULTIPLIES = PRODUCTS | RECURRENT_LAYERS | frozenset({"aten::einsum", *CELLS})
+MULTIPLIES = MATMULS | RECURRENT_LAYERS | frozenset({"aten::einsum", *CELLS})
 """An iteration has at least one of these ops: without any it is a loop over small ops (`small_op_loops`)."""
-LAYERS = frozenset(
-    f"aten::{name}"
-    for name in ("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "batch_norm", "rsqrt", "conv2d",
-                 "scaled_dot_product_attention")
-)  # fmt: skip
+LAYERS = NORMS | {"aten::rsqrt", "aten::conv2d", ATTENTION}
 """Ops that layers have and cells do not: a stack of layers whose modules have no ranges of their own also repeats."""
 GROWS = "aten::cat"
 """Op whose sizes may differ from round to round: it appends the result of a round to the earlier ones."""
@@ -65,8 +57,6 @@ LOSSES = frozenset(
     f"aten::{name}" for name in ("cross_entropy_loss", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div",
                                  "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss")
 )  # fmt: skip
-FIRST = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
-"""Ops with which a model of signals or pictures begins."""
 LONG_PAUSE: Assumed[Ratio] = 4.0
 """If the Python between two rounds takes this many times its usual time, it does something else."""
 FEWEST_GROUPS: Assumed[Rounds] = 2
@@ -201,7 +191,7 @@ def _kind(case: Analysis, rows: I64, up: Mask) -> Kind:
 def _fed(case: Analysis, rows: I64, up: Mask) -> bool:
     """Whether the input of a round's first multiplication was copied to the GPU in this round."""
     names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
-    first = next((at for at, name in enumerate(names) if name in PRODUCTS | FIRST), None)
+    first = next((at for at, name in enumerate(names) if name in MATMULS | CONVOLUTIONS), None)
     if first is None or not up[:first].any():
         return False
     taken = shapes_in(case, int(case.trace.ops.dims[rows[first]]))[names[first] == "aten::addmm" :]
@@ -243,7 +233,7 @@ def _of_values(case: Analysis, row: int) -> bool:
 
 def _widths(case: Analysis, name: str, row: int) -> tuple[int, int] | None:
     """Width of the rows that a multiplication takes, and of those that it returns; None for other ops."""
-    if name not in PRODUCTS:
+    if name not in MATMULS:
         return None
     shapes = shapes_in(case, int(case.trace.ops.dims[row]))
     if name in ("aten::addmm", "aten::baddbmm"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import PRODUCTS
+from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, CONVOLUTIONS, MATMULS, NORMS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.small_op_loops import FILES, SmallLoops, find_small_loops, own_ops
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
@@ -29,13 +29,13 @@ MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
 MOST_PERIODS: Assumed[Rounds] = 8
 """Periods that are tried: the commonest distances between two ops of the same name that come as often as blocks do."""
-_WEIGHTS = PRODUCTS | {
-    f"aten::{name}"
-    for name in (
-        "convolution", "conv1d", "conv2d", "conv3d", "_scaled_mm", "_grouped_mm", "embedding", "lstm", "gru",
-        "scaled_dot_product_attention", "native_layer_norm", "layer_norm", "rms_norm", "group_norm", "batch_norm",
-    )
-}  # fmt: skip
+_WEIGHTS = (
+    MATMULS
+    | CONVOLUTIONS
+    | NORMS
+    | RECURRENT_LAYERS
+    | {"aten::convolution", "aten::_scaled_mm", "aten::_grouped_mm", "aten::embedding", ATTENTION}
+)
 """Ops of a model's layers: what repeats with them is a stack of layers, each of which needs the one before."""
 
 

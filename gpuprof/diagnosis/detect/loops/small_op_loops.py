@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import OF_LAYERS, PRODUCTS
+from gpuprof.diagnosis.detect.loops.expert_loops import OF_LAYERS
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.loops.nested_loops import FEWEST_OPS, FEWEST_ROUNDS, loops_in, with_ends
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -18,7 +19,7 @@ from gpuprof.tracefile.trace import ANNOTATION, F64, I64, OP, Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LAYERS = OF_LAYERS | PRODUCTS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
+LAYERS = OF_LAYERS | MATMULS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
 """Ops of a model's layers: a repetition that contains one is a stack of layers, each of which needs the result of the
 previous one."""
 FILES = frozenset({"aten::set_"})

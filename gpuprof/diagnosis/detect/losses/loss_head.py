@@ -47,7 +47,7 @@ class LossHead:
     """Whether the output layer's weights get a gradient."""
     calls: float
     """Calls of the loss per step."""
-    products: Mask
+    matmuls: Mask
     """CPU and GPU nodes of the output layer's matmuls, forward and backward."""
     rest: Mask
     """The same for all other work on logits: casts, shifts and the loss."""
@@ -73,8 +73,8 @@ def ops_of_logits(case: Analysis, vocabulary: int) -> tuple[Mask, Mask]:
     shapes = {int(text): [one for one in shapes_in(case, int(text)) if one and len(one) > 1] for text in texts}
     any_side = [text for text, found in shapes.items() if any(vocabulary in one for one in found)]
     last_side = [text for text, found in shapes.items() if any(one[-1] == vocabulary for one in found)]
-    products = np.isin(ops.dims, any_side) & case.ops_named(is_matmul)
-    return products, np.isin(ops.dims, last_side) & ~products
+    matmuls = np.isin(ops.dims, any_side) & case.ops_named(is_matmul)
+    return matmuls, np.isin(ops.dims, last_side) & ~matmuls
 
 
 def loss_head(case: Analysis) -> LossHead | None:
@@ -95,28 +95,28 @@ def _find(case: Analysis) -> LossHead | None:
         return None
     tokens, vocabulary = max(large, key=math.prod)
     found, rest = ops_of_logits(case, vocabulary)
-    heads = [one for row in np.flatnonzero(found).tolist() if (one := _product(case, row, tokens, vocabulary))]
+    heads = [one for row in np.flatnonzero(found).tolist() if (one := _matmul(case, row, tokens, vocabulary))]
     if not heads:
         return None
     mine = np.zeros(len(found), bool)
     mine[[row for row, _, _ in heads]] = True
     passes = np.isin(case.graph.phase, (FORWARD, BACKWARD))
-    products = case.nodes_within(mine) & passes
-    others = case.nodes_within(rest) & passes & ~products
+    matmuls = case.nodes_within(mine) & passes
+    others = case.nodes_within(rest) & passes & ~matmuls
     if not others.any():
         return None
-    launched = products & case.nodes_of_gpu(case.category("gemm"))
+    launched = matmuls & case.nodes_of_gpu(case.category("gemm"))
     forward, backward = (int((launched & (case.graph.phase == phase)).sum()) for phase in (FORWARD, BACKWARD))
     if not forward:
         return None
     _, hidden, size = heads[0]
     calls = sum(vocabulary == shape[1] for shape in large) / case.steps
     return LossHead(
-        tokens, hidden, vocabulary, size, backward >= BACKWARD_PER_FORWARD * forward, calls, products, others
+        tokens, hidden, vocabulary, size, backward >= BACKWARD_PER_FORWARD * forward, calls, matmuls, others
     )
 
 
-def _product(case: Analysis, row: int, tokens: int, vocabulary: int) -> tuple[int, int, int] | None:
+def _matmul(case: Analysis, row: int, tokens: int, vocabulary: int) -> tuple[int, int, int] | None:
     """(row, hidden size, bytes of an element) of a matmul between rows of logits' size and the vocabulary."""
     ops, trace = case.trace.ops, case.trace
     tensors = parse("", trace.text(int(ops.dims[row])), trace.text(int(ops.types[row])), None, None).tensors
@@ -140,14 +140,14 @@ def fused_linear_ns(head: LossHead, case: Analysis, level: int) -> float:
         float(count) for count in (head.vocabulary * head.hidden, rows * head.vocabulary, rows * head.hidden)
     )
     rate = limits.flops.get("bf16" if size == 2 else "fp32") or max(limits.flops.values())
-    product = half_precision_ns(
+    matmul = half_precision_ns(
         np.array([2.0 * rows * weight]), np.array([size * (weight + logits + inputs)]), rate,
         limits.memory_bytes_per_s, level,
     )[0]  # fmt: skip
     shared = limits.memory_bytes_per_s * calibrated.FUSED_MEMORY.falling[level] / 1e9
-    each = 2 * product + 3 * logits * size / shared
+    each = 2 * matmul + 3 * logits * size / shared
     if head.trained:
-        each += product + weight * calibrated.LIGER_GRADIENT_BYTES.rising[level] / limits.memory_bytes_per_s * 1e9
+        each += matmul + weight * calibrated.LIGER_GRADIENT_BYTES.rising[level] / limits.memory_bytes_per_s * 1e9
     return float(head.chunks * (each + CHUNK_LAUNCHES * limits.launch_floor_ns))
 
 
@@ -155,7 +155,7 @@ def fused_linear(head: LossHead, case: Analysis, level: int) -> Change:
     """The graph with Liger's fused linear cross entropy, which computes the gradients in the forward pass, chunk by
     chunk; the backward pass only scales them. level: 0 at best, 1 as expected, 2 at worst."""
     graph = case.graph
-    mine = head.products | head.rest
+    mine = head.matmuls | head.rest
     forward = mine & (graph.phase == FORWARD)
     gpu_ns = head.calls * graph.steps * fused_linear_ns(head, case, level)
     launches = head.calls * graph.steps * head.chunks * CHUNK_LAUNCHES

@@ -69,7 +69,7 @@ class Counts:
     allocator_calls: float
     pageable_bytes: float
     product_flops: float | None
-    float32_products: float = 0.0
+    float32_matmuls: float = 0.0
     """Matmuls with fp32 operands, in TF32 or not; 0 if shapes were not recorded."""
     checkpoint_functions: float = 0.0
     """Autograd functions of checkpointing in the backward pass; also 0 if checkpointing uses hooks."""
@@ -121,8 +121,8 @@ def count(timeline: Timeline, roof: Roofline | None) -> Counts:
         blocking_copies=float((copy & now).sum()) / steps,
         allocator_calls=float((allocator & now).sum()) / steps,
         pageable_bytes=float(gpu.bytes[rows][pageable].clip(0).sum()) / steps,
-        product_flops=_product_flops(timeline, rows, roof),
-        float32_products=_float32_products(timeline, rows, roof) / steps,
+        product_flops=_matmul_flops(timeline, rows, roof),
+        float32_matmuls=_float32_matmuls(timeline, rows, roof) / steps,
         checkpoint_functions=_checkpoint_functions(timeline) / steps,
     )
 
@@ -148,23 +148,23 @@ def _compiling(trace: Trace, low: int, high: int) -> int:
     return clip(union(start, end), low, high).total
 
 
-def _float32_products(timeline: Timeline, rows: I64, roof: Roofline | None) -> int:
+def _float32_matmuls(timeline: Timeline, rows: I64, roof: Roofline | None) -> int:
     """Kernels of matmuls whose operands are fp32."""
     if roof is None:
         return 0
-    product = timeline.category[rows] == CATEGORIES.index("gemm")
-    return int((product & np.isin(roof.work.dtype[rows], (CODE["fp32"], CODE["tf32"]))).sum())
+    matmul = timeline.category[rows] == CATEGORIES.index("gemm")
+    return int((matmul & np.isin(roof.work.dtype[rows], (CODE["fp32"], CODE["tf32"]))).sum())
 
 
-def _product_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> float | None:
+def _matmul_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> float | None:
     """FLOPs of matmuls per step, without attention and recomputation; None if too few are known."""
     if roof is None:
         return None
     trace, op = timeline.trace, timeline.links.op[rows]
     # Attention's own matmuls are counted differently in different implementations.
     own = np.append(trace.rows_named(trace.ops.name, _BATCHED.search), False)[op]
-    product = timeline.category[rows] == CATEGORIES.index("gemm")
-    rows = rows[product & ~own & (timeline.phase[rows] != RECOMPUTE)]
+    matmul = timeline.category[rows] == CATEGORIES.index("gemm")
+    rows = rows[matmul & ~own & (timeline.phase[rows] != RECOMPUTE)]
     gpu = trace.gpu
     rows = rows[gpu.kind[rows] == KERNEL]
     ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)

@@ -38,7 +38,7 @@ COMPUTE = (GO_ON - MAKE) | frozenset(
     )
 )  # fmt: skip
 """Ops that compute one. Matrix multiplications and layers work on samples."""
-PRODUCTS = frozenset(f"aten::{name}" for name in ("matmul", "mm", "bmm", "_sparse_mm", "einsum"))
+MATMULS = frozenset(f"aten::{name}" for name in ("matmul", "mm", "bmm", "_sparse_mm", "einsum"))
 """Ops whose first argument may be what was computed again."""
 FLOATS = frozenset({"float", "double", "c10::BFloat16", "c10::Half"})
 
@@ -109,7 +109,7 @@ def _flowing(case: Analysis, rows: I64, family: I64, names: list[str]) -> frozen
     ops = case.trace.ops
     sequence = ops.sequence[rows]
     made = np.append((family[1:] == family[:-1]) & (sequence[1:] > sequence[:-1]), False)
-    texts = {int(ops.dims[rows[at]]) for at in np.flatnonzero(made).tolist() if names[at] not in PRODUCTS}
+    texts = {int(ops.dims[rows[at]]) for at in np.flatnonzero(made).tolist() if names[at] not in MATMULS}
     return frozenset(shape for text in texts for shape in shapes_in(case, text)[:1] if shape)
 
 

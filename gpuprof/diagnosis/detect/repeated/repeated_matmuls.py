@@ -22,7 +22,7 @@ _MODULE = "nn.Module: "
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedProducts:
+class RepeatedMatmuls:
     """Multiplications whose result is known already, with their backward passes."""
 
     nodes: Mask
@@ -31,17 +31,17 @@ class RepeatedProducts:
     """Classes of the modules around them; empty if the recording has no module ranges."""
 
 
-def find_repeated_products(case: Analysis) -> RepeatedProducts | None:
+def find_repeated_matmuls(case: Analysis) -> RepeatedMatmuls | None:
     """The marked multiplications that are in the trace; None if there is none."""
     ops, trace = case.trace.ops, case.trace
     low, high = case.timeline.window
     marked = trace.rows_named(ops.name, lambda text: text.startswith(AGAIN_RANGE)) & (ops.kind == ANNOTATION)
-    products = case.ops_named(is_matmul) & (ops.kind == OP) & (ops.forward_thread <= 0) & (ops.start_ns >= low)
+    matmuls = case.ops_named(is_matmul) & (ops.kind == OP) & (ops.forward_thread <= 0) & (ops.start_ns >= low)
     found = np.zeros(len(ops), bool)
     for mark in np.flatnonzero(marked & (ops.start_ns >= low) & (ops.start_ns < high)).tolist():
         numbers = trace.strings[int(ops.name[mark])].removeprefix(AGAIN_RANGE).split(",")
         wanted = np.array([int(one) for one in numbers if one.isdigit()], np.int64)
-        found |= products & (ops.thread == ops.thread[mark]) & (ops.end_ns <= ops.start_ns[mark]) & np.isin(
+        found |= matmuls & (ops.thread == ops.thread[mark]) & (ops.end_ns <= ops.start_ns[mark]) & np.isin(
             ops.sequence, wanted
         )  # fmt: skip
     rows = case.outermost(found)
@@ -56,4 +56,4 @@ def find_repeated_products(case: Analysis) -> RepeatedProducts | None:
     parent = case.timeline.nesting.parent
     around = climb(rows, parent, case.ops_named(lambda name: name.startswith(_MODULE)))
     names = {trace.strings[int(ops.name[row])].removeprefix(_MODULE) for row in around[around >= 0].tolist()}
-    return RepeatedProducts(nodes, len(rows), tuple(sorted({name.rsplit("_", 1)[0] for name in names})))
+    return RepeatedMatmuls(nodes, len(rows), tuple(sorted({name.rsplit("_", 1)[0] for name in names})))

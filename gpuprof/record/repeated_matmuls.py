@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuprof.units import Convention, Ops, Published
 
 
-MOST_PRODUCTS: Convention[Ops] = 256
+MOST_MATMULS: Convention[Ops] = 256
 """Most repeated multiplications of a pass that are marked."""
 OPERANDS: Published[dict[str, tuple[tuple[int, str], ...]]] = {
     "MmBackward0": ((0, "self"), (1, "mat2")),
@@ -40,18 +40,18 @@ VIEWS: Published[dict[str, tuple[str, ...]]] = {
 sizes after the last view follow from those of the other operand."""
 
 
-class RepeatedProductMarker(WalkedPasses):
+class RepeatedMatmulMarker(WalkedPasses):
     """At the start of each backward pass marks the forward multiplications that repeat an earlier one, by number."""
 
     def _found(self, node: Any, number: int) -> list[int]:
-        return [number - one for one in repeated_products(node)]
+        return [number - one for one in repeated_matmuls(node)]
 
     def _names(self, found: list[int], number: int) -> list[str]:
         """One range for all of them."""
         return [AGAIN_RANGE + ",".join(str(number - one) for one in found)] if found else []
 
 
-def repeated_products(root: Any) -> list[int]:
+def repeated_matmuls(root: Any) -> list[int]:
     """Sequence numbers of the multiplications below a node that repeat one with a smaller number, in order."""
     nodes = reached([root], through_zero=True)
     if nodes is None:
@@ -65,7 +65,7 @@ def repeated_products(root: Any) -> list[int]:
         if None not in key:
             found.setdefault((node.name(), _bias(node), *key), []).append(number)
     again = sorted(number for numbers in found.values() for number in sorted(numbers)[1:])
-    return again[:MOST_PRODUCTS]
+    return again[:MOST_MATMULS]
 
 
 def _operand(node: Any, place: int, name: str) -> Any:

@@ -10,7 +10,7 @@ from helpers.cpu_recording import KERNEL_US, recorded
 
 from gpuprof.diagnosis.findings import redundant_forward
 from gpuprof.record.ranges import Ranges
-from gpuprof.record.repeated_products import RepeatedProductMarker, repeated_products
+from gpuprof.record.repeated_matmuls import RepeatedMatmulMarker, repeated_matmuls
 
 LAYERS = 6
 
@@ -39,28 +39,28 @@ def net(again: bool, dropout: float = 0.0) -> torch.nn.Sequential:
 
 @pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])
 def test_a_product_of_the_same_tensors_is_found(shape):
-    found = repeated_products(net(again=True)(torch.randn(shape)).sum().grad_fn)
+    found = repeated_matmuls(net(again=True)(torch.randn(shape)).sum().grad_fn)
     assert len(found) == LAYERS
-    assert not repeated_products(net(again=False)(torch.randn(shape)).sum().grad_fn)
+    assert not repeated_matmuls(net(again=False)(torch.randn(shape)).sum().grad_fn)
 
 
 def test_other_operands_are_no_repetition():
     x = torch.randn(4, 8, requires_grad=True)
-    assert not repeated_products(net(again=True, dropout=0.5)(x).sum().grad_fn), "an input that dropout changed"
-    assert not repeated_products((x @ torch.randn(8, 8) + x @ torch.randn(8, 8)).sum().grad_fn)
+    assert not repeated_matmuls(net(again=True, dropout=0.5)(x).sum().grad_fn), "an input that dropout changed"
+    assert not repeated_matmuls((x @ torch.randn(8, 8) + x @ torch.randn(8, 8)).sum().grad_fn)
     square = torch.randn(8, 8)
-    assert not repeated_products((x @ square + x @ square.t()).sum().grad_fn), "the same storage, transposed"
+    assert not repeated_matmuls((x @ square + x @ square.t()).sum().grad_fn), "the same storage, transposed"
     loose = torch.randn(4, 8)
     trained = torch.randn(8, 8, requires_grad=True)
-    assert repeated_products((loose @ trained + loose @ trained).sum().grad_fn)
-    assert not repeated_products((loose @ trained + loose @ trained.t()).sum().grad_fn)
-    assert not repeated_products((loose[:, :4] @ trained[:4] + loose[:, 4:] @ trained[4:]).sum().grad_fn)
+    assert repeated_matmuls((loose @ trained + loose @ trained).sum().grad_fn)
+    assert not repeated_matmuls((loose @ trained + loose @ trained.t()).sum().grad_fn)
+    assert not repeated_matmuls((loose[:, :4] @ trained[:4] + loose[:, 4:] @ trained[4:]).sum().grad_fn)
 
 
 def test_operands_without_a_storage_are_unknown():
     x = torch.randn(4, 4).to_sparse()
     weight = torch.randn(4, 4, requires_grad=True)
-    assert not repeated_products((torch.mm(x, weight) + torch.mm(x, weight)).sum().grad_fn)
+    assert not repeated_matmuls((torch.mm(x, weight) + torch.mm(x, weight)).sum().grad_fn)
 
 
 def test_checkpointed_parts_are_not_computed_again():
@@ -72,13 +72,13 @@ def test_checkpointed_parts_are_not_computed_again():
         return model(x)
 
     x = torch.randn(4, 8, requires_grad=True)
-    repeated_products(torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False).sum().grad_fn)
+    repeated_matmuls(torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False).sum().grad_fn)
     assert calls == ["computed"]
 
 
 def test_each_is_computed_once_forward_and_backward(tmp_path):
     model, ranges = net(again=True), Ranges()
-    watch = RepeatedProductMarker(ranges.open)
+    watch = RepeatedMatmulMarker(ranges.open)
     watch.new_step()
 
     def step(number: int) -> None:
