@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpuprof.units import Measured, Published, Version
 
 COMPILES_ITSELF = frozenset({"unsloth"})
-"""Kinds of programs (`run.stack.KINDS`) whose library compiles what it can, and has kernels of its own for the rest."""
+"""Kinds of programs (`run.stack.Stack`) whose library compiles what it can, and has kernels of its own for the rest."""
 SEPARATES_SAMPLES = frozenset({"unsloth"})
 """Kinds whose library keeps the samples of a row apart by itself, whatever attention the model takes."""
 SAMPLE_BY_SAMPLE = frozenset({"unsloth"})

@@ -49,7 +49,7 @@ def test_each_kind_names_its_tests(kind: str):
 def test_names_that_the_page_quotes_are_in_the_files():
     for name, path in (
         ("_MODULES", "gpuprof/diagnosis/findings/__init__.py"),
-        ("KINDS", "gpuprof/diagnosis/run/stack.py"),
+        ("_BUILDS_ON", "gpuprof/diagnosis/run/stack.py"),
         ("_SAME", "gpuprof/diagnosis/run/stack.py"),
         ("def _wandb", "gpuprof/record/trackers.py"),
         ("NAMES", "gpuprof/record/patches/__init__.py"),
