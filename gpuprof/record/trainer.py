@@ -5,8 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .session import Session
 from .trainer_arguments import trainer_intervals
+
+
+class Bare(Protocol):
+    """Steps of which next to nothing is noted: whether one of them has ended is asked first."""
+
+    def ended(self) -> bool: ...
+
+
+class TrainerListener(Protocol):
+    """What counts a trainer's steps: the session of a recording, or what times one process of a trial."""
+
+    @property
+    def bare(self) -> Bare | None: ...
+    def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None: ...
+    def on_intervals(self, read: Callable[[], dict[str, int]]) -> None: ...
+    def on_arguments(self, args: Any) -> None: ...
+    def on_evaluation(self) -> None: ...
+    def step_ended(self) -> None: ...
+    def on_training_end(self) -> None: ...
 
 
 class StepListener(Protocol):
@@ -25,14 +43,16 @@ def steps_left(state: Any) -> int | None:
     return max(0, state.max_steps - done)
 
 
-def announce(session: Session, args: Any, state: Any, model: Callable[[], Any], optimizer: Callable[[], Any]) -> None:
+def announce(
+    session: TrainerListener, args: Any, state: Any, model: Callable[[], Any], optimizer: Callable[[], Any]
+) -> None:
     """Reports to a session what a trainer trains, and for how long. model, optimizer: return the object, or None."""
     session.on_training("trainer", steps_left(state), model(), optimizer())
     session.on_intervals(lambda: trainer_intervals(args, state))
     session.on_arguments(args)
 
 
-def callback_class(base: type, session_of: Callable[[str], Session | None]) -> type:
+def callback_class(base: type, session_of: Callable[[str], TrainerListener | None]) -> type:
     """The callback's class, derived from the library's own `TrainerCallback`, which only the caller may import."""
 
     class GpuprofCallback(base):

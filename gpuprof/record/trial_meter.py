@@ -83,7 +83,7 @@ class TrialMeter:
         self._seconds = float(plan.get("seconds") or 20.0)
         self._gate: str | None = plan.get("gate")
         self._brief = bool(plan.get("brief"))
-        self.tape = None
+        self.tape = self.bare = None
         self._digests, self._work, self._loaded = Digests(), WorkMeter(), StepSamples()
         self._passes = 0
         """Backward passes of the current step."""

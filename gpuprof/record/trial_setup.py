@@ -113,7 +113,7 @@ def _attach(hub: Hub, folder: Path, plan: dict[str, Any], proofs: dict[str, Call
     def trainer(module: Any) -> None:
         from .trainer import callback_class
 
-        def session_of(_: str) -> Any:
+        def session_of(_: str) -> TrialMeter | None:
             found = meter()
             return None if found.ended else found
 

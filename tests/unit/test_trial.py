@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
@@ -19,7 +20,9 @@ from gpuprof.diagnosis.fixes.trial_results import failures, with_measured
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, PROBE, patch_named
+from gpuprof.record.patches.context import Hub
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
+from gpuprof.record.trainer import callback_class
 from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.words.fixes import measured
 from gpuprof.trial import folder_state, judge, plan, same_training
@@ -204,12 +207,21 @@ def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
     assert ("{value}" in patch.line) <= bool(patch.values)
 
 
-def test_what_a_trainers_callback_calls_of_a_recording_a_trial_has_too():
+def test_the_timing_of_a_trial_has_all_that_a_trainers_callback_uses_of_a_session(tmp_path: Path):
     source = (ROOT / "gpuprof" / "record" / "trainer.py").read_text()
-    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    names = {f.attr for f in calls if isinstance(f, ast.Attribute) and getattr(f.value, "id", "") == "session"}
-    assert "step_ended" in names
-    assert not {name for name in names if not hasattr(TrialMeter, name)}
+    used = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in used if getattr(node.value, "id", "") == "session"}
+    assert {"step_ended", "bare"} <= names
+    assert not {name for name in names if not hasattr(TrialMeter(tmp_path, {}, Hub(), {}), name)}
+
+
+def test_a_trainers_callback_counts_the_steps_of_a_trial(tmp_path: Path):
+    meter = TrialMeter(tmp_path, {}, Hub(), {})
+    meter.on_training("trainer", 5)
+    callback = callback_class(object, lambda _: meter)()
+    for _ in range(3):
+        callback.on_step_end(None, None, None)
+    assert meter._clock.counted_steps == 3
 
 
 def test_every_patch_file_is_listed():
