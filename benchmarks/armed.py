@@ -54,7 +54,7 @@ def step_cost(rounds: int) -> dict[str, float]:
     import torch
 
     import gpuprof
-    from gpuprof.record.loader_meter import meter
+    from gpuprof.record.model.loader_meter import meter
 
     module = import_module("torch.optim.optimizer")
     torch.set_num_threads(1)

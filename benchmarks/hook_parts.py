@@ -27,7 +27,7 @@ import torch
 
 import gpuprof
 from benchmarks import timed_loop
-from gpuprof.record import bare_steps, tape
+from gpuprof.record.steps import bare_steps, tape
 
 OURS = "gpuprof/record/"
 SHOWN = 25

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpuprof.record.mailbox import StoreMailbox
-from gpuprof.record.nodes import CALL, NodeExchange
-from gpuprof.record.signed import DIGEST, Message, key_of, number_of, seal
-from gpuprof.record.tell import tell
+from gpuprof.record.job_nodes.mailbox import StoreMailbox
+from gpuprof.record.job_nodes.nodes import CALL, NodeExchange
+from gpuprof.record.job_nodes.signed import DIGEST, Message, key_of, number_of, seal
+from gpuprof.record.launcher.tell import tell
 from gpuprof.runfile import EXCHANGE, NODES, digest_file, read_json
 
 KEY = key_of("a token of this benchmark")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import gpuprof
 from benchmarks.accuracy import ROOT
-from gpuprof.record.memory import most_resident_bytes
+from gpuprof.record.windows.memory import most_resident_bytes
 
 TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.accuracy import MS, ROOT, Case, Fix, Result, error, predicted, run, scenarios
 from benchmarks.same_steps import SameSteps, same_steps
-from gpuprof.record.quantiles import Z80
+from gpuprof.record.base.quantiles import Z80
 from scenarios.catalogue import names, scenario
 
 TRUTH = Path(__file__).with_name("test_truth.json")

@@ -19,7 +19,7 @@ from benchmarks.rank_jobs import Shape, Slow, digests, programs, simulate
 from gpuprof.diagnosis.ranks.rank_digest import digest_of_trace
 from gpuprof.diagnosis.ranks.ranks import gang_of
 from gpuprof.ranks.storage import from_bytes, to_bytes
-from gpuprof.record.memory import most_resident_bytes
+from gpuprof.record.windows.memory import most_resident_bytes
 from gpuprof.tracefile.read import read_trace
 
 Result = TypeVar("Result")

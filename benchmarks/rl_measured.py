@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.rl_parts import ARGUMENTS, BASELINES, CHANGES, FIXED, ROUNDS, SCENARIOS, SETTLE, TIMED
-from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
-from gpuprof.record.quantiles import Z80
+from gpuprof.record.base.quantiles import Z80
+from gpuprof.record.phases.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER
 from gpuprof.value_range import Range
 
 if TYPE_CHECKING:

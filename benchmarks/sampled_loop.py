@@ -22,7 +22,7 @@ def cost(rounds: int) -> dict[str, list[float]]:
     """Seconds of equal stretches of a small training, sampled and not, in turns: on the clock, and CPU time of the
     thread that trains. On a GPU where there is one, whose kernels are shorter than their launches."""
     import torch
-    from _gpuprof.record.sampling import Sampling
+    from _gpuprof.record.stacks.sampling import Sampling
 
     torch.set_num_threads(1)
     layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU()) for _ in range(40)]

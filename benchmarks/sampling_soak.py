@@ -210,7 +210,7 @@ def program(seconds: float, busy: float, period_ms: float) -> dict[str, Any]:
     package = types.ModuleType("_gpuprof")
     package.__path__ = [str(Path(__file__).resolve().parents[1] / "gpuprof")]
     sys.modules["_gpuprof"] = package
-    sampling = importlib.import_module("_gpuprof.record.sampling")
+    sampling = importlib.import_module("_gpuprof.record.stacks.sampling")
     begun = time.monotonic()
     end, turn = begun + seconds, 0
     total: dict[str, Any] = {"stretches": 0, "samples": 0, "busy": 0, "autograd": 0, "unread": 0, "ended_early": 0}

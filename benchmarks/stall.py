@@ -25,7 +25,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gpuprof.record.recording_cost import recorded_until
+from gpuprof.record.launcher.recording_cost import recorded_until
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = str(Path(__file__).with_name("launch_heavy.py"))

@@ -36,8 +36,8 @@ from statistics import mean, median
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.record.command import Target
-from gpuprof.record.trial_meter import ARRIVED
+from gpuprof.record.launcher.command import Target
+from gpuprof.record.trials.trial_meter import ARRIVED
 from gpuprof.trial import judge
 from gpuprof.trial.fixes import FixToTry, advised, parse
 from gpuprof.trial.starter import Outcome, Starter

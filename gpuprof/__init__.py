@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.written.load_diagnosis import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
-    from gpuprof.record.on_demand import on_demand
-    from gpuprof.record.phase_marks import phase
-    from gpuprof.record.recorder import Recorder, TrainerCallback
+    from gpuprof.record.entry.on_demand import on_demand
+    from gpuprof.record.entry.recorder import Recorder, TrainerCallback
+    from gpuprof.record.phases.phase_marks import phase
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
     from gpuprof.tracefile.recording import Given
@@ -57,12 +57,12 @@ _HOMES = {
     "Diagnosis": "gpuprof.diagnosis.result.diagnosis",
     "GpuprofError": "gpuprof.errors",
     "Projection": "gpuprof.projection.projection",
-    "Recorder": "gpuprof.record.recorder",
+    "Recorder": "gpuprof.record.entry.recorder",
     "Trace": "gpuprof.tracefile.trace",
-    "TrainerCallback": "gpuprof.record.recorder",
+    "TrainerCallback": "gpuprof.record.entry.recorder",
     "load_diagnosis": "gpuprof.diagnosis.written.load_diagnosis",
-    "on_demand": "gpuprof.record.on_demand",
-    "phase": "gpuprof.record.phase_marks",
+    "on_demand": "gpuprof.record.entry.on_demand",
+    "phase": "gpuprof.record.phases.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }

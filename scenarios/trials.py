@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 from gpuprof.errors import GpuprofError
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.report.terminal.trial_terminal import STATUS, gain
 from gpuprof.trial.fixes import FixToTry

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.process_state import environment_of, life_of
-from gpuprof.record.on_demand import VARIABLE, is_wanted
+from gpuprof.record.entry.on_demand import VARIABLE, is_wanted
 from gpuprof.units import Published, Version
 
 HOW_TO_ARM = "start it with gpuprof trace --on-demand, or put import gpuprof; gpuprof.on_demand() at its beginning"

@@ -12,8 +12,8 @@ from gpuprof import runfile
 from gpuprof.attach import attachable
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.process_state import life_of
-from gpuprof.record import local_channel
-from gpuprof.record.local_channel import Message
+from gpuprof.record.entry import local_channel
+from gpuprof.record.entry.local_channel import Message
 
 _RANK = re.compile(r"rank\d{1,6}\.json")
 

@@ -27,7 +27,7 @@ if "_gpuprof" not in sys.modules:
     package = type(sys)("_gpuprof")
     package.__path__ = [{package!r}]
     sys.modules["_gpuprof"] = package
-from _gpuprof.record import on_demand
+from _gpuprof.record.entry import on_demand
 on_demand.join()
 """
 

@@ -14,12 +14,12 @@ from typing import Any
 from gpuprof import runfile
 from gpuprof.attach.jobs import ArmedProcess
 from gpuprof.errors import GpuprofError
-from gpuprof.record import telemetry
-from gpuprof.record.command import CannotStart
-from gpuprof.record.folder import make_folder, point_latest
-from gpuprof.record.machine import describe_host
-from gpuprof.record.options import DEFAULTS
-from gpuprof.record.redact import redact
+from gpuprof.record.base.options import DEFAULTS
+from gpuprof.record.base.redact import redact
+from gpuprof.record.launcher import telemetry
+from gpuprof.record.launcher.command import CannotStart
+from gpuprof.record.launcher.folder import make_folder, point_latest
+from gpuprof.record.launcher.machine import describe_host
 from gpuprof.units import Assumed, Calls, Seconds
 
 LOOK_S: Assumed[Seconds] = 0.2

@@ -10,7 +10,7 @@ import click
 
 from gpuprof.cli.shared.output import say, show, write
 from gpuprof.errors import GpuprofError
-from gpuprof.record.options import LARGEST_NUMBER, STEPS
+from gpuprof.record.base.options import LARGEST_NUMBER, STEPS
 from gpuprof.units import GB, Assumed, Convention, Seconds
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def command(
     if not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof attach runs on Linux only; gpuprof diagnose reads recordings on any system")
     if python_path:
-        from gpuprof.record.target_environment import INJECT
+        from gpuprof.record.launcher.target_environment import INJECT
 
         write(f"{INJECT}\n")
         return 0

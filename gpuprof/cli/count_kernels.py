@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from gpuprof import runfile
 from gpuprof.errors import GpuprofError
-from gpuprof.record.options import DEFAULTS
-from gpuprof.record.tell import tell
+from gpuprof.record.base.options import DEFAULTS
+from gpuprof.record.launcher.tell import tell
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.result.diagnosis import Diagnosis
-    from gpuprof.record.command import Target
+    from gpuprof.record.launcher.command import Target
 
 TABLE, PRINTED = "ncu.csv", "ncu.log"
 """File names in a run's folder: the table of counters, and Nsight Compute's output if it made no table."""
@@ -77,7 +77,7 @@ def _table(recording: Path, out: str | None) -> Path:
 
 def _run(words: list[str], folder: Path) -> None:
     """Runs the target under Nsight Compute, with our input and output, to its end."""
-    from gpuprof.record.target_environment import environment
+    from gpuprof.record.launcher.target_environment import environment
 
     runfile.write_json(folder / runfile.MANIFEST, {"schema": runfile.SCHEMA, "status": "running", "options": OPTIONS})
     variables = environment(folder) | {runfile.COUNTED_VARIABLE: "1"}

@@ -102,7 +102,7 @@ def _report(
     gpus: Sequence[Gpu],
     fake: bool,
 ) -> FitReport:
-    from gpuprof.record.redact import redact
+    from gpuprof.record.base.redact import redact
     from gpuprof.trial.fit import FitReport, measure, model_of, table
 
     found = measure(starter, say, fake)

@@ -48,7 +48,7 @@ def _cell(shell: Any, line: str, cell: str) -> Any:
     """Runs the cell unchanged, and returns the diagnosis of what it trained."""
     import gpuprof
     from gpuprof.cli.shared.output import say
-    from gpuprof.record.cell import CellRecorder
+    from gpuprof.record.entry.cell import CellRecorder
 
     request = trace_without_click.parse([*shlex.split(line), "cell"])
     if request is None or request.module is not None or list(request.words) != ["cell"]:

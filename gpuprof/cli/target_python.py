@@ -11,7 +11,7 @@ def target_python() -> str:
     """The interpreter that `gpuprof trace train.py` would use. Raises GpuprofError if none has torch."""
     from gpuprof.cli.trace import has_torch
     from gpuprof.errors import GpuprofError
-    from gpuprof.record.command import CannotStart, resolve
+    from gpuprof.record.launcher.command import CannotStart, resolve
 
     try:
         target = resolve((), "torch", sys.executable, has_torch)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof.cli import trace_without_click
 from gpuprof.errors import GpuprofError
-from gpuprof.record.options import DEFAULTS, LARGEST_NUMBER, OPTIONS, Option
+from gpuprof.record.base.options import DEFAULTS, LARGEST_NUMBER, OPTIONS, Option
 
 if TYPE_CHECKING:
     import click
 
-    from gpuprof.record.supervise import Around
+    from gpuprof.record.launcher.supervise import Around
 
 
 def run(request: trace_without_click.TraceRequest) -> int:
@@ -22,8 +22,8 @@ def run(request: trace_without_click.TraceRequest) -> int:
     GpuprofError if the target cannot be started."""
     if not hasattr(os, "posix_spawn") or not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof trace runs on Linux only; gpuprof diagnose reads recordings on any system")
-    from gpuprof.record.command import CannotStart, resolve
-    from gpuprof.record.supervise import end_as, supervise
+    from gpuprof.record.launcher.command import CannotStart, resolve
+    from gpuprof.record.launcher.supervise import end_as, supervise
 
     if request.ncu is not None:
         return _count(request.ncu, request)
@@ -40,7 +40,7 @@ def run(request: trace_without_click.TraceRequest) -> int:
 
 def _is_on_demand() -> bool:
     """Whether the environment asks for --on-demand; false inside a target that is being recorded."""
-    from gpuprof.record.on_demand import VARIABLE, is_wanted
+    from gpuprof.record.entry.on_demand import VARIABLE, is_wanted
 
     return is_wanted(os.environ.get(VARIABLE))
 
@@ -48,7 +48,7 @@ def _is_on_demand() -> bool:
 def _count(recording: str, request: trace_without_click.TraceRequest) -> int:
     """Runs the target under Nsight Compute. Raises GpuprofError."""
     from gpuprof.cli.count_kernels import run as count
-    from gpuprof.record.command import CannotStart, resolve
+    from gpuprof.record.launcher.command import CannotStart, resolve
 
     given = [option.flag for option in OPTIONS if request.options[option.name] != option.default]
     given += [trace_without_click.ON_DEMAND] if request.on_demand else []
@@ -63,8 +63,8 @@ def _count(recording: str, request: trace_without_click.TraceRequest) -> int:
 
 def _arm(request: trace_without_click.TraceRequest) -> int:
     """Becomes the target, whose processes are armed. Raises GpuprofError if that fails."""
-    from gpuprof.record.armed_target import become
-    from gpuprof.record.command import CannotStart, resolve
+    from gpuprof.record.entry.armed_target import become
+    from gpuprof.record.launcher.command import CannotStart, resolve
 
     given = [option.flag for option in OPTIONS if request.options[option.name] != option.default]
     given += ["--out"] if request.out is not None else []
@@ -90,7 +90,7 @@ def _around(options: dict[str, object]) -> Around | None:
     from gpuprof.nsight.call import NsysError
     from gpuprof.nsight.find import find
     from gpuprof.nsight.profile import profile_command, profile_help, why_no_metrics
-    from gpuprof.record.tell import tell
+    from gpuprof.record.launcher.tell import tell
 
     try:
         nsys = find()
@@ -121,9 +121,9 @@ def has_torch() -> bool:
 def closing_command(folder: Path, running: str, diagnose: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the process that reads and compresses a recording: our Python with our path, without
     the recording hooks. running: as for `after_recording.main`."""
-    from gpuprof.record.nodes import shared_url
-    from gpuprof.record.signed import TOKEN
-    from gpuprof.record.target_environment import INJECT
+    from gpuprof.record.job_nodes.nodes import shared_url
+    from gpuprof.record.job_nodes.signed import TOKEN
+    from gpuprof.record.launcher.target_environment import INJECT
     from gpuprof.runfile import RUN_VARIABLE
 
     root, here = str(Path(__file__).parents[2]), str(Path.cwd())

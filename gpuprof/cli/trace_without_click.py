@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from gpuprof.record.options import DEFAULTS, LARGEST_NUMBER, OPTIONS
+from gpuprof.record.base.options import DEFAULTS, LARGEST_NUMBER, OPTIONS
 
 COUNTS = {option.flag: option for option in OPTIONS if option.least is not None}
 """Options that take a whole number."""

@@ -20,7 +20,7 @@ from gpuprof.units import Convention, Names, WholeSeconds
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.result.finding_model import Finding
-    from gpuprof.record.command import Target
+    from gpuprof.record.launcher.command import Target
     from gpuprof.trial.fixes import FixToTry
     from gpuprof.trial.trial import Trial
     from gpuprof.trial.trial_subject import TrialSubject
@@ -149,7 +149,7 @@ def _asked(texts: tuple[str, ...]) -> list[Any]:
 def _words_of_latest(fixes: tuple[str, ...]) -> tuple[str, ...]:
     """The command of the latest run here, so that commands printed by a diagnosis can be pasted unchanged. Raises
     GpuprofError."""
-    from gpuprof.record.redact import MASK
+    from gpuprof.record.base.redact import MASK
     from gpuprof.trial.trial_subject import latest_command
 
     example = " ".join(["gpuprof try", *(f"--fix {one}" for one in fixes), "train.py"])
@@ -167,7 +167,7 @@ def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
     if not sys.platform.startswith("linux"):
         raise GpuprofError(f"{name} runs on Linux only")
     from gpuprof.cli.trace import has_torch
-    from gpuprof.record.command import CannotStart, resolve
+    from gpuprof.record.launcher.command import CannotStart, resolve
 
     if module == "":
         raise click.UsageError("-m needs the name of a module")

@@ -13,7 +13,7 @@ from gpuprof.devices.find_driver import find_driver
 from gpuprof.devices.kernel_files import counters_for_root_only, nvidia_is_loaded
 from gpuprof.doctor.machine_facts import MachineFacts, Mount
 from gpuprof.doctor.probe import probe
-from gpuprof.record.machine import cpu_quota
+from gpuprof.record.launcher.machine import cpu_quota
 
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH", "NVIDIA_DRIVER_CAPABILITIES",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprof.doctor.machine_facts import Check, MachineFacts
-from gpuprof.record.window import LEAST_DISK_BYTES
+from gpuprof.record.windows.window import LEAST_DISK_BYTES
 from gpuprof.units import Assumed, Bytes
 
 SCARCE_DISK_BYTES: Assumed[Bytes] = 8 << 30

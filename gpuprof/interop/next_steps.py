@@ -14,7 +14,7 @@ from gpuprof import runfile
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.fix import PatchValue
-from gpuprof.record.redact import MASK
+from gpuprof.record.base.redact import MASK
 from gpuprof.trial.fixes import FixToTry, advised, lines_for
 from gpuprof.trial.patches import names
 from gpuprof.trial.trial import TriedFix

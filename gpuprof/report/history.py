@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from gpuprof.record.scalars import PREFIX, scalars
+from gpuprof.record.entry.scalars import PREFIX, scalars
 from gpuprof.report.names import shorten
 from gpuprof.report.numbers import duration, joules, percent, rate
 from gpuprof.runfile import SUMMARY, read_json, write_json
@@ -47,7 +47,7 @@ class HistoryEntry:
     status: str
     verdict: str
     values: dict[str, float]
-    """Values of `gpuprof.record.scalars`, without the prefix."""
+    """Values of `gpuprof.record.entry.scalars`, without the prefix."""
 
 
 def entry(path: str, began: str | None, diagnosis: Diagnosis) -> HistoryEntry:

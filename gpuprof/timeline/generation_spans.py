@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
-from gpuprof.record.phase_names import ADVANTAGE, ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC, WHOLE
+from gpuprof.record.phases.phase_names import ADVANTAGE, ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC, WHOLE
 from gpuprof.timeline.intervals import EMPTY, Intervals, union
 from gpuprof.timeline.iteration_phases import PhaseSpan, is_pause, phase_of, phase_spans
 from gpuprof.timeline.phases import HostPhases

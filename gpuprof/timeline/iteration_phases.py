@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.record.phase_names import (
+from gpuprof.record.phases.phase_names import (
     BACKWARD,
     GENERATION,
     OPTIMIZER,

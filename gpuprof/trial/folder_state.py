@@ -6,7 +6,7 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from gpuprof.record.session_files import FileId
+from gpuprof.record.files.session_files import FileId
 from gpuprof.runfile import RUNS
 from gpuprof.units import Assumed, Files
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuprof.record.quantiles import Z80
+from gpuprof.record.base.quantiles import Z80
 from gpuprof.trial.decision import Decision, decide
 from gpuprof.trial.trial import MeasuredGain, Predicted, TimedProcess
 from gpuprof.units import Convention, Ratio

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
+from gpuprof.record.base.redact import redact
 from gpuprof.record.patches import WORKERS
-from gpuprof.record.redact import redact
 from gpuprof.trial import plan
 from gpuprof.trial.fixes import FixToTry, combination
 from gpuprof.trial.rows import baseline_of, name_of, row_left_out, row_of

@@ -21,13 +21,13 @@ from gpuprof.devices.find_driver import find_driver
 from gpuprof.devices.gpu_driver import GpuDriver
 from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
-from gpuprof.record.caches import caches
-from gpuprof.record.command import Target
-from gpuprof.record.redact import redact_text
-from gpuprof.record.scratch import BLOCKED
-from gpuprof.record.session_files import files_of_session
-from gpuprof.record.target_environment import INJECT
-from gpuprof.record.trial_setup import FAILED, PLAN, SANDBOX
+from gpuprof.record.base.redact import redact_text
+from gpuprof.record.files.caches import caches
+from gpuprof.record.files.scratch import BLOCKED
+from gpuprof.record.files.session_files import files_of_session
+from gpuprof.record.launcher.command import Target
+from gpuprof.record.launcher.target_environment import INJECT
+from gpuprof.record.trials.trial_setup import FAILED, PLAN, SANDBOX
 from gpuprof.trial import folder_state, guard
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.own_process import own_command

@@ -15,8 +15,8 @@ from gpuprof.diagnosis.fixes.chance import probability
 from gpuprof.diagnosis.fixes.more_workers import usual_workers, with_more_workers
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
+from gpuprof.record.base.redact import redact
 from gpuprof.record.patches import WORKERS
-from gpuprof.record.redact import redact
 from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run_folder.run import RunFolder, read_run
 from gpuprof.trial.fixes import FixToTry, saving

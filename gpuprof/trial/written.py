@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof import runfile
-from gpuprof.record.caches import caches
-from gpuprof.record.written import FILE
+from gpuprof.record.files.caches import caches
+from gpuprof.record.files.written import FILE
 
 SAVED = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".metadata")
 """Suffixes of files that torch.save, safetensors and checkpoints write in native code; trials skip these calls."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from gpuprof.record.arm import ImportWatch
-from gpuprof.record.first_models import FirstModels
+from gpuprof.record.entry.arm import ImportWatch
 from gpuprof.record.patches.context import Hub
-from gpuprof.record.trial_setup import apply_all, watch_arguments
+from gpuprof.record.trials.first_models import FirstModels
+from gpuprof.record.trials.trial_setup import apply_all, watch_arguments
 from gpuprof.trial.fixes import parse
 
 

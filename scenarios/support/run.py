@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from gpuprof.record.stretch import Stretch
+    from gpuprof.record.steps.stretch import Stretch
 
 T = TypeVar("T")
 SETTLE, FREE, SYNCHRONISED = 6, 8, 4
@@ -143,8 +143,8 @@ class Run:
             self.free, self._seconds = step - self.settle + 1, None
 
     def _begin_stretch(self) -> None:
-        from gpuprof.record.stretch import Stretch
-        from gpuprof.record.timing import devices_in_use
+        from gpuprof.record.base.timing import devices_in_use
+        from gpuprof.record.steps.stretch import Stretch
 
         self._synchronise()
         if self._energy is not None:
@@ -204,7 +204,7 @@ class Run:
                     raise SystemExit("the measurement has ended")
 
     def _synchronise(self) -> None:
-        from gpuprof.record.timing import devices_in_use, synchronise
+        from gpuprof.record.base.timing import devices_in_use, synchronise
 
         synchronise(devices_in_use())
 

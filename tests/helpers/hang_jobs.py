@@ -151,7 +151,7 @@ FAULTS = (
 def rank_of_job(fault, folder: Path, rank: int) -> None:
     import torch.distributed as dist
 
-    from gpuprof.record.stall import StallWatch
+    from gpuprof.record.recording.stall import StallWatch
 
     watch = StallWatch(folder, rank, RANKS, lambda: 0, lambda _: None)
     watch.start()

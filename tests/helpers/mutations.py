@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuprof.record.memory import most_resident_bytes
+from gpuprof.record.windows.memory import most_resident_bytes
 from helpers.paths import ROOT
 
 LIMIT_S = 30

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprof.cli.trace import closing_command
-from gpuprof.record.nodes import WAIT
-from gpuprof.record.recording_reader import ENDED
-from gpuprof.record.signed import TOKEN
+from gpuprof.record.job_nodes.nodes import WAIT
+from gpuprof.record.job_nodes.signed import TOKEN
+from gpuprof.record.launcher.recording_reader import ENDED
 from gpuprof.runfile import NODES, RUN_VARIABLE, SCHEMA
 from helpers.rank_program import RankProgram, recording, run
 from helpers.started import environment
@@ -23,8 +23,8 @@ NODE = """
 import json, os, sys
 from pathlib import Path
 import torch.distributed as dist
-from gpuprof.record.nodes import exchange_of
-from gpuprof.record.tell import tell
+from gpuprof.record.job_nodes.nodes import exchange_of
+from gpuprof.record.launcher.tell import tell
 
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo")

@@ -9,7 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from gpuprof import runfile
-from gpuprof.record.written import FILE as WRITTEN
+from gpuprof.record.files.written import FILE as WRITTEN
 from helpers.paths import ROOT
 
 SCHEMA = json.loads((ROOT / "gpuprof" / "record" / "schema" / "run-1.json").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.run_trial import RANKS_SETTLE

@@ -36,7 +36,7 @@ for step in range({STEPS}):
         optimizer.step()
     sys.setprofile(None)
     called.append(count[0])
-    armed = sys.modules["gpuprof.record.armed"].armed
+    armed = sys.modules["gpuprof.record.entry.armed"].armed
     if how in ("twice", "early") and step == 4 or how == "once" and step == 40:
         os.mkdir(folder)
         options = {{"settle": 1, "baseline": 2, "steps": 1, "sampling": False, "report": False}}

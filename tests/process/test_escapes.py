@@ -10,7 +10,7 @@ from helpers import escapes
 from helpers.command import working_in
 from helpers.escapes import HOOKS, LEVELS, Escape
 
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial.sandbox.kinds import LANDLOCK, NAMESPACE, VARIABLE, Sandbox, sandbox
 from gpuprof.trial.starter import Starter
 

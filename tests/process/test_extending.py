@@ -51,7 +51,7 @@ def test_names_that_the_page_quotes_are_in_the_files():
         ("_MODULES", "gpuprof/diagnosis/findings/__init__.py"),
         ("_BUILDS_ON", "gpuprof/diagnosis/run/stack.py"),
         ("_SAME", "gpuprof/diagnosis/run/stack.py"),
-        ("def _wandb", "gpuprof/record/trackers.py"),
+        ("def _wandb", "gpuprof/record/entry/trackers.py"),
         ("NAMES", "gpuprof/record/patches/__init__.py"),
         ("NUMBER_KEYS", "gpuprof/tracefile/kineto/layout.py"),
         ("TEXT_KEYS", "gpuprof/tracefile/kineto/layout.py"),
@@ -102,7 +102,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     added(package / "diagnosis" / "findings" / "__init__.py", "    tf32,\n", f"    tf32,\n    {NAME},\n", times=2)
     shutil.copy(EXAMPLE / "patch.py", package / "record" / "patches" / f"{NAME}.py")
     added(package / "record" / "patches" / "__init__.py", '    "tf32",\n', f'    "tf32",\n    "{NAME}",\n')
-    trackers = package / "record" / "trackers.py"
+    trackers = package / "record" / "entry" / "trackers.py"
     added(trackers, "(_wandb, _mlflow, _tensorboard)", "(_wandb, _mlflow, _tensorboard, _notebook)")
     trackers.write_text(trackers.read_text() + TRACKER)
     gpus = package / "data" / "gpus.csv"
@@ -191,7 +191,7 @@ def test_a_patch_is_added(copy: Path, tmp_path: Path):
 
 def test_a_tracker_is_added(copy: Path):
     said = python(copy, "-c", (
-        "import sys, types; from gpuprof.record.trackers import Trackers; one = types.ModuleType('my_tracker');"
+        "import sys, types; from gpuprof.record.entry.trackers import Trackers; one = types.ModuleType('my_tracker');"
         " one.pages = []; sys.modules['my_tracker'] = one; trackers = Trackers(); trackers.look();"
         " print(trackers.log({'a': 1.0}, 'HOST-BOUND', 7, None), one.pages)"
     ))  # fmt: skip

@@ -19,7 +19,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import json
 import torch
-from gpuprof.record.fake_tensors import without_data
+from gpuprof.record.base.fake_tensors import without_data
 from gpuprof.record.patches.probe import counter
 
 def peak(run, fake):
@@ -93,7 +93,7 @@ def test_the_peak_is_that_of_the_same_program_with_data(tmp_path: Path, program:
 def test_a_model_that_no_machine_holds_runs(tmp_path: Path):
     (tmp_path / "large.py").write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch\n"
-        "from gpuprof.record.fake_tensors import without_data\n"
+        "from gpuprof.record.base.fake_tensors import without_data\n"
         "without_data()\n"
         "layer = torch.nn.Linear(2**20, 2**20)\n"
         "layer(torch.randn(8, 2**20)).sum().backward()\n"

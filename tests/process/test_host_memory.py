@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 MIB = 1 << 20
 CHILD = """
 import sys
-from gpuprof.record.memory import most_resident_bytes
+from gpuprof.record.windows.memory import most_resident_bytes
 begun = most_resident_bytes()
 held = bytearray(b"x") * (100 << 20)
 del held

@@ -21,7 +21,7 @@ SAMPLER_IS_KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import torch
-from gpuprof.record.attach import holder
+from gpuprof.record.entry.attach import holder
 
 when, folder = sys.argv[1], Path(sys.argv[2])
 torch.set_num_threads(1)

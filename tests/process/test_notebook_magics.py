@@ -128,7 +128,7 @@ def test_print_is_the_answer_of_the_terminal(notebook: list[Any]):
 
 def test_options_of_a_cell(tmp_path: Path):
     from gpuprof.cli.notebook import _OPTIONS
-    from gpuprof.record.options import DEFAULTS
+    from gpuprof.record.base.options import DEFAULTS
 
     assert set(_OPTIONS) <= set(DEFAULTS)
 

@@ -18,10 +18,10 @@ TRAINS = """
 import json, sys
 from pathlib import Path
 import torch
-from gpuprof.record.attach import holder
-from gpuprof.record.bare_steps import BareSteps
-from gpuprof.record.session import Session
-from gpuprof.record.tape import Tape
+from gpuprof.record.entry.attach import holder
+from gpuprof.record.steps.bare_steps import BareSteps
+from gpuprof.record.recording.session import Session
+from gpuprof.record.steps.tape import Tape
 
 how, fed, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 torch.set_num_threads(1)
@@ -123,9 +123,9 @@ SAMPLED = """
 import json, sys, time
 from pathlib import Path
 import torch
-from gpuprof.record.attach import holder
-from gpuprof.record.bare_steps import BareSteps
-from gpuprof.record.session import Session
+from gpuprof.record.entry.attach import holder
+from gpuprof.record.steps.bare_steps import BareSteps
+from gpuprof.record.recording.session import Session
 
 how, fed, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 torch.set_num_threads(1)

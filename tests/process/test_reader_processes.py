@@ -22,7 +22,7 @@ def test_a_real_bomb_is_refused_in_little_memory(tmp_path):
             file.write(bytes(1 << 20))
     code = (
         "import sys; from gpuprof.errors import GpuprofError\n"
-        "from gpuprof.record.memory import most_resident_bytes\n"
+        "from gpuprof.record.windows.memory import most_resident_bytes\n"
         "import gpuprof\n"
         "try: gpuprof.load(sys.argv[1])\n"
         "except GpuprofError as error: print(most_resident_bytes() // 1024)"

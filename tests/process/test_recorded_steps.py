@@ -22,8 +22,8 @@ TRAINS = f"""
 import json, sys
 from pathlib import Path
 import torch
-from gpuprof.record.attach import holder
-from gpuprof.record.loader_meter import meter
+from gpuprof.record.entry.attach import holder
+from gpuprof.record.model.loader_meter import meter
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])

@@ -17,10 +17,10 @@ from helpers.paths import ROOT
 
 from gpuprof import runfile
 from gpuprof.cli.shared.after_recording import main
-from gpuprof.record import machine, recording_reader
-from gpuprof.record.last_words import VERDICT
-from gpuprof.record.recording_reader import RecordingReader
-from gpuprof.record.signals import OURS
+from gpuprof.record.launcher import machine, recording_reader
+from gpuprof.record.launcher.last_words import VERDICT
+from gpuprof.record.launcher.recording_reader import RecordingReader
+from gpuprof.record.launcher.signals import OURS
 
 READS = """
 import os, pathlib, sys, time

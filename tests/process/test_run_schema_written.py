@@ -18,7 +18,7 @@ from helpers.trainings import LOOP, MODEL, trace
 from helpers.warm_torch import warm_python
 
 from gpuprof import runfile
-from gpuprof.record import telemetry
+from gpuprof.record.launcher import telemetry
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 LOADER = """

@@ -27,7 +27,7 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
-from gpuprof.record.sampling import START, TAKEN_S, Sampling
+from gpuprof.record.stacks.sampling import START, TAKEN_S, Sampling
 from gpuprof.report.terminal.terminal import plain
 from gpuprof.runfile import is_being_written, samples_file
 
@@ -42,7 +42,7 @@ from pathlib import Path
 package = types.ModuleType("_gpuprof")
 package.__path__ = [sys.argv[1]]
 sys.modules["_gpuprof"] = package
-from _gpuprof.record.sampling import Sampling
+from _gpuprof.record.stacks.sampling import Sampling
 
 def spin(seconds):
     end = time.perf_counter() + seconds
@@ -417,7 +417,7 @@ def test_it_can_be_switched_off(tmp_path: Path):
 @TORCH
 def test_a_training_whose_stacks_cannot_be_read_is_recorded_without(tmp_path: Path):
     code = """
-    sys.modules["_gpuprof.record.sampling"].layout = lambda: None
+    sys.modules["_gpuprof.record.stacks.sampling"].layout = lambda: None
     train(45)
     """
     run = trace(tmp_path, code, settle=("--settle", "5"))

@@ -14,7 +14,7 @@ from helpers.quick import few
 from helpers.started import wait_for
 from helpers.trials import tried
 
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial import folder_state
 from gpuprof.trial.sandbox.kinds import HOOKS, LANDLOCK, NAMESPACE, VARIABLE, sandbox
 from gpuprof.trial.sandbox.mounts import VisibleMount, visible
@@ -137,7 +137,7 @@ WAITS = "import subprocess, time\n" + DAEMON.split("time\n", 1)[1].replace("os._
 DRIVER = """
 import sys
 from pathlib import Path
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial.starter import Starter
 with Starter(Target((sys.executable, "train.py"), "train", sys.executable, True, ()), False, Path("none")) as starter:
     starter.run((), None, None, 0.1, 600)

@@ -16,9 +16,9 @@ from helpers.present import present
 from helpers.stand_in_nvml import NVML, nvml_on_path
 
 from gpuprof import runfile
-from gpuprof.record import telemetry
+from gpuprof.record.launcher import telemetry
 
-PACKAGE = Path(telemetry.__file__).parent.parent
+PACKAGE = Path(telemetry.__file__).parents[2]
 
 READING = {
     "index": 0, "uuid": "GPU-aaaa1111-0000", "power_w": 651.23, "energy_j": 98765.43, "limit_w": 700.0, "sm_mhz": 1980,
@@ -144,7 +144,7 @@ def test_it_ends_with_a_parent_that_is_killed(run, heir):
         [
             sys.executable, "-c",
             "import os, sys, time\n"
-            "from gpuprof.record import telemetry\n"
+            "from gpuprof.record.launcher import telemetry\n"
             "process = telemetry.start(sys.argv[1])\n"
             "heir = os.fork() if len(sys.argv) > 2 else None\n"
             "if heir != 0: print(process.pid, heir or 0, flush=True)\n"
@@ -214,7 +214,7 @@ def test_under_another_package_name(run, tmp_path):
     code = (
         "import sys, time, types\n"
         "package = types.ModuleType('private'); package.__path__ = [sys.argv[1]]; sys.modules['private'] = package\n"
-        "from private.record import telemetry\n"
+        "from private.record.launcher import telemetry\n"
         "assert not {'gpuprof', 'numpy', 'pynvml'} & set(sys.modules)\n"
         "process = telemetry.start(sys.argv[2])\n"
         "while not telemetry.Path(sys.argv[2], 'telemetry.jsonl').exists(): time.sleep(0.05)\n"
@@ -226,7 +226,7 @@ def test_under_another_package_name(run, tmp_path):
 
 
 def test_from_the_command_line(run):
-    command = [sys.executable, "-m", "gpuprof.record.telemetry"]
+    command = [sys.executable, "-m", "gpuprof.record.launcher.telemetry"]
     inside = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     process = subprocess.Popen([*command, run], stdin=subprocess.PIPE, env=inside)
     wait_for_lines(run, 1)

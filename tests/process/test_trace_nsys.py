@@ -26,7 +26,7 @@ from helpers.started import COUNTS, PYTHON, Started, environment, run, state, tr
 from helpers.trainings import Run, trace
 
 from gpuprof import runfile
-from gpuprof.record import ranges
+from gpuprof.record.base import ranges
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +203,7 @@ def test_counters_that_are_refused_are_left_out(tmp_path: Path):
 # -- what is recorded
 
 GPU = """
-    import _gpuprof.record.capture as capture
+    import _gpuprof.record.windows.capture as capture
 
     class Runtime:
         def cudaProfilerStart(self): print("start", flush=True)
@@ -224,7 +224,7 @@ GPU = """
 
 def train(tmp_path: Path, code: str, *options: str) -> Run:
     need("torch")
-    first = "import _gpuprof.record.session\n" + textwrap.dedent(GPU)
+    first = "import _gpuprof.record.recording.session\n" + textwrap.dedent(GPU)
     return trace(tmp_path, code, "--nsys", *options, first=first, diagnosed=True)
 
 

@@ -221,7 +221,7 @@ def test_stop_ends_the_training_once_recorded(tmp_path: Path):
     code = """
     import atexit
     # The steps of 5 s are not counted after a recording: all of them would be waited for.
-    sys.modules["_gpuprof.record.free_run_length"].AFTERMATH_NS //= 50
+    sys.modules["_gpuprof.record.steps.free_run_length"].AFTERMATH_NS //= 50
     atexit.register(print, "cleaned up")
     try:
         train(10_000_000)
@@ -472,7 +472,7 @@ def test_fewer_steps_of_many_ops_are_recorded_that_stand_for_the_baseline(
 ):
     """As if the profiler needed half a second for each op; batches of one length, and of two alternating lengths."""
     code = f"""
-    sys.modules["_gpuprof.record.enough_steps"].NODE_NS = 500_000_000
+    sys.modules["_gpuprof.record.steps.enough_steps"].NODE_NS = 500_000_000
     model = Model()
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(60):

@@ -15,8 +15,8 @@ from helpers.run_schema import errors_in
 from helpers.started import finished
 from helpers.trainings import trace, variables
 
-from gpuprof.record.target_environment import INJECT
-from gpuprof.record.written import FILE, MOST_PATHS
+from gpuprof.record.files.written import FILE, MOST_PATHS
+from gpuprof.record.launcher.target_environment import INJECT
 from gpuprof.trial.written import changes_of
 
 need("torch")
@@ -86,8 +86,8 @@ def test_where_output_is_redirected_to_is_not_what_the_program_writes(tmp_path: 
     inner.write_text(
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from gpuprof.record.session_files import files_of_session\n"
-        "from gpuprof.record.written import changed_since\n"
+        "from gpuprof.record.files.session_files import files_of_session\n"
+        "from gpuprof.record.files.written import changed_since\n"
         "from gpuprof.trial import folder_state\n"
         "began = time.time_ns() - 10**8\n"
         "outputs = files_of_session()\n"

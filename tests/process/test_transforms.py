@@ -18,7 +18,7 @@ from helpers.trainings import Run, assert_whole, trace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.record.allowance import GROWTH_BYTES, RESERVE_BYTES, Allowance, has_outgrown, to_keep
+from gpuprof.record.windows.allowance import GROWTH_BYTES, RESERVE_BYTES, Allowance, has_outgrown, to_keep
 
 need("torch")
 torch: Any = None
@@ -122,7 +122,7 @@ def test_one_call_larger_than_all_before_is_all_that_goes_beyond(budget: int, st
 
 
 def test_what_is_left_is_that_of_the_fullest_gpu_at_its_fullest(monkeypatch: pytest.MonkeyPatch):
-    from gpuprof.record.memory import GpuMemory
+    from gpuprof.record.windows.memory import GpuMemory
 
     stats = {0: {"current": 10, "peak": 60, "allocated": 500}, 1: {"current": 5, "peak": 20, "allocated": 70}}
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda d: {"allocated_bytes": {"all": stats[d]}})
@@ -175,8 +175,8 @@ class Watched:
         self.budget, self.warm, self.memory = budget, warm, memory or FakeMemory()
 
     def __enter__(self) -> Watched:
-        from gpuprof.record.ranges import Ranges
-        from gpuprof.record.transforms import Transforms
+        from gpuprof.record.base.ranges import Ranges
+        from gpuprof.record.windows.transforms import Transforms
 
         ranges = Ranges()
         ranges.record(True)
@@ -370,7 +370,7 @@ def trace_with(tmp_path: Path, room: int, grows: int = 0, code: str = TRAINING) 
     """Traces a training on a GPU that is not there, with this many bytes left."""
     gpu = inspect.getsource(FakeMemory) + (
         # The recorder's modules have a name of their own in the process that it records.
-        f'sys.modules["_gpuprof.record.window"].gpu_memory = lambda: FakeMemory({room}, {grows})\n'
+        f'sys.modules["_gpuprof.record.windows.window"].gpu_memory = lambda: FakeMemory({room}, {grows})\n'
     )
     return trace(tmp_path, gpu + textwrap.dedent(code))
 

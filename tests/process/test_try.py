@@ -25,7 +25,7 @@ from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
 from gpuprof.errors import GpuprofError
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial import run_trial as trial
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.starter import Starter

@@ -13,7 +13,7 @@ import pytest
 from helpers.installed import need
 from helpers.trials import applied, tried
 
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial import same_training
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags

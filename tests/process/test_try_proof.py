@@ -12,7 +12,7 @@ from helpers.installed import need
 from helpers.warm_torch import warm_python
 
 from benchmarks.try_proof import PROGRAMS, Program, difference, disagrees, make_inputs, table
-from gpuprof.record.command import Target
+from gpuprof.record.launcher.command import Target
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.starter import Outcome, Starter

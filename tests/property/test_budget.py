@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuprof.diagnosis.mean_step.budget import FreeStretch, attributed, budget, in_words, mean_ahead
 from gpuprof.diagnosis.mean_step.timed_steps import timed_steps
 from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
-from gpuprof.record.free_run_length import (
+from gpuprof.record.steps.free_run_length import (
     AFTERMATH_NS,
     MOST_TIMED_STEPS,
     PRECISE_MEAN,

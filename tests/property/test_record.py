@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.record.schedule import plan
-from gpuprof.record.step_finder import StepFinder
+from gpuprof.record.steps.schedule import plan
+from gpuprof.record.steps.step_finder import StepFinder
 
 
 @given(st.permutations(list(range(4))), st.integers(1, 4), st.integers(30, 80))

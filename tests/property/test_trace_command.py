@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.cli import trace, trace_without_click
-from gpuprof.record.options import DEFAULTS, OPTIONS, Option
-from gpuprof.record.redact import MASK, redact
+from gpuprof.record.base.options import DEFAULTS, OPTIONS, Option
+from gpuprof.record.base.redact import MASK, redact
 
 SECRETS = st.text("abcdefghijkmnopqrstuvwxyzABCDEF123456789", min_size=12, max_size=40).filter(
     lambda s: not s.isdigit()

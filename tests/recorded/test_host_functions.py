@@ -25,7 +25,7 @@ from gpuprof.diagnosis.sampled.host_places import host_work
 from gpuprof.diagnosis.sampled.sampled_functions import explain_line
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.errors import GpuprofError
-from gpuprof.record.scalars import scalars
+from gpuprof.record.entry.scalars import scalars
 from gpuprof.report.terminal.terminal import plain
 from gpuprof.report.words import fixes
 from gpuprof.report.words.explained import explanation

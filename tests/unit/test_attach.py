@@ -18,8 +18,8 @@ from gpuprof.attach import jobs
 from gpuprof.attach.kept import KeptRun, measured, shrink, to_shrink
 from gpuprof.attach.watching import StepReader
 from gpuprof.cli.shared.watch_recordings import what_changed
-from gpuprof.record import local_channel
-from gpuprof.record.options import DEFAULTS, why_not
+from gpuprof.record.base.options import DEFAULTS, why_not
+from gpuprof.record.entry import local_channel
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import gpuprof
-from gpuprof.record.code_paths import shortened
+from gpuprof.record.base.code_paths import shortened
 
 ROOTS = ["/home/me/project", "/home/me/project/src", "/opt/editable"]
 

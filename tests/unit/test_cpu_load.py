@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers.started import wait_for
 
-from gpuprof.record.cpu_load import CpuTimes, cpu_times, load_between
+from gpuprof.record.trials.cpu_load import CpuTimes, cpu_times, load_between
 from gpuprof.trial.trial import TimedProcess
 
 SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"

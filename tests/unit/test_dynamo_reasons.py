@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuprof.diagnosis.detect.compiled.dynamo_reasons import guard_kind, in_words, subject_of, way_into_graphs, way_out
-from gpuprof.record.compiler import _breaks, _explained, _skip
+from gpuprof.record.model.compiler import _breaks, _explained, _skip
 from gpuprof.tracefile.run_folder.compiler import FailedGuard, GraphBreak, Place
 
 SKIPPED = "Attempted to call function marked as skipped"

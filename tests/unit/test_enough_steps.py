@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpuprof.record.enough_steps import NODE_NS, STALL_NS, EnoughSteps, ops_counter
+from gpuprof.record.steps.enough_steps import NODE_NS, STALL_NS, EnoughSteps, ops_counter
 
 MANY = int(STALL_NS / NODE_NS)
 """Number of ops in a step whose recording alone would stall a training for as long as permitted."""

@@ -19,7 +19,7 @@ from gpuprof.diagnosis.detect.declared.ledger_part import Cost
 from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.ranks.verdicts import VERDICTS
-from gpuprof.record.lumps import KINDS as LUMPS
+from gpuprof.record.model.lumps import KINDS as LUMPS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.cpu.slow_calls import KINDS as SLOW_CALLS
 from gpuprof.timeline.phases import PHASES

@@ -153,8 +153,8 @@ def test_names_that_are_no_phases():
 
 
 def test_a_pause_of_the_profiler_is_a_range(tmp_path: Path):
-    from gpuprof.record.pause import Pause
-    from gpuprof.record.ranges import Ranges
+    from gpuprof.record.base.ranges import Ranges
+    from gpuprof.record.windows.pause import Pause
 
     ranges = Ranges()
     ranges.record(True)
@@ -176,8 +176,8 @@ def test_a_pause_of_the_profiler_is_a_range(tmp_path: Path):
 
 
 def test_a_profiler_that_cannot_pause_leaves_no_range():
-    from gpuprof.record.pause import Pause
-    from gpuprof.record.ranges import Ranges
+    from gpuprof.record.base.ranges import Ranges
+    from gpuprof.record.windows.pause import Pause
 
     class Unable:
         activities = ()

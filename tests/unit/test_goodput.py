@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuprof
-from gpuprof.record.goodput import CAUSES, RecordedGoodput, sentence, split
+from gpuprof.record.launcher.goodput import CAUSES, RecordedGoodput, sentence, split
 
 S, MS = 1_000_000_000, 1_000_000
 START = 1_700_000_000 * S

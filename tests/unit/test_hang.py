@@ -25,7 +25,7 @@ from gpuprof.report.words.hang_words import next_step
 
 SECOND = 1_000_000_000
 FAULTHANDLER = """Current thread 0x00007f29b57ff6c0 (most recent call first):
-  File "/x/gpuprof/record/stall.py", line 90 in _write
+  File "/x/gpuprof/record/recording/stall.py", line 90 in _write
 
 Thread 0x00007f29d3ea6b80 [python] (most recent call first):
   File "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce

@@ -223,8 +223,8 @@ def test_circles_of_folders_are_found_at_every_depth():
     assert circles(folder_graphs({"p.a.x": {"p.low"}, "p.low": set(), "p.high": {"p.a.x"}})["p"]) == []
 
 
-LISTS = {"calibration", "cli", "diagnosis/findings", "record", "record/patches"}
-"""Folders whose files are entries of a list: subjects, commands, findings, patches, and what may run in a training."""
+LISTS = {"calibration", "cli", "diagnosis/findings", "record/patches"}
+"""Folders whose files are entries of a list: subjects, commands, findings and patches."""
 
 
 def test_a_folder_has_at_most_20_modules():

@@ -10,7 +10,7 @@ from helpers.case import run_of
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.findings import idle_gradients
-from gpuprof.record import trained_model
+from gpuprof.record.model import trained_model
 
 torch = pytest.importorskip("torch")
 

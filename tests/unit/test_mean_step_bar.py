@@ -15,7 +15,7 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.diagnosis.written import brief
 from gpuprof.diagnosis.written.diagnosis_json import to_json
-from gpuprof.record.scalars import scalars
+from gpuprof.record.entry.scalars import scalars
 from gpuprof.report.page import budget_rows, content, step_bars
 from gpuprof.report.terminal.terminal import plain
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprof.record.observer import MOST_EVENTS, Observer
+from gpuprof.record.windows.observer import MOST_EVENTS, Observer
 from gpuprof.runfile import LOG, snapshots_in
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

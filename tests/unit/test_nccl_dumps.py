@@ -13,7 +13,7 @@ from helpers.command import in_process
 from helpers.paths import ROOT
 
 from gpuprof.hang.dump import CALLS_A_GROUP, read
-from gpuprof.record.stall import flight_recorders
+from gpuprof.record.recording.stall import flight_recorders
 
 DUMPS = ROOT / "tests" / "data" / "nccl_dumps"
 CASES = sorted(path.name.partition(".")[0] for path in DUMPS.glob("*.fr_entries.txt"))

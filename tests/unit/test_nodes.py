@@ -19,12 +19,11 @@ from gpuprof.cli.shared.url_mailbox import UrlMailbox
 from gpuprof.cli.trace import closing_command
 from gpuprof.diagnosis.ranks.rank_digests import write_digest
 from gpuprof.errors import GpuprofError
-from gpuprof.record import nodes as nodes_of_record
-from gpuprof.record.mailbox import FolderMailbox
-from gpuprof.record.nodes import _JOB, SHARED, WAIT, NodeExchange, exchange_of, shared_url
-from gpuprof.record.recording_reader import RUNNING
-from gpuprof.record.redact import redact
-from gpuprof.record.signed import (
+from gpuprof.record.base.redact import redact
+from gpuprof.record.job_nodes import nodes as nodes_of_record
+from gpuprof.record.job_nodes.mailbox import FolderMailbox
+from gpuprof.record.job_nodes.nodes import _JOB, SHARED, WAIT, NodeExchange, exchange_of, shared_url
+from gpuprof.record.job_nodes.signed import (
     DIGEST,
     LARGEST_MESSAGE_BYTES,
     NOTE,
@@ -38,7 +37,8 @@ from gpuprof.record.signed import (
     seal,
     unseal,
 )
-from gpuprof.record.tell import tell
+from gpuprof.record.launcher.recording_reader import RUNNING
+from gpuprof.record.launcher.tell import tell
 from gpuprof.runfile import EXCHANGE, NODES, RUN_VARIABLE, digest_file, read_json
 from gpuprof.tracefile.recording import resolve
 

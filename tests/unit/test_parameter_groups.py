@@ -12,7 +12,7 @@ from helpers.program import MS, US, Program
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import optimizer
-from gpuprof.record.trained_model import describe_optimizer
+from gpuprof.record.model.trained_model import describe_optimizer
 
 EACH = 100 * US
 FUSED = ("aten::_fused_adamw_",)

@@ -10,11 +10,11 @@ import pytest
 from helpers.cpu_time import times_as_long
 
 import gpuprof
-from gpuprof.record.decode_window import FEWEST_PASSES, MOST_PASSES, SHORT_LOOP_PASSES, DecodeWindow
-from gpuprof.record.free_run_length import MOST_TIMED_STEPS
-from gpuprof.record.phase_clock import PhaseClock
-from gpuprof.record.phase_patches import PhasePatches, completion_lengths
-from gpuprof.record.schedule import iterations_left, of_iterations, plan
+from gpuprof.record.phases.decode_window import FEWEST_PASSES, MOST_PASSES, SHORT_LOOP_PASSES, DecodeWindow
+from gpuprof.record.phases.phase_clock import PhaseClock
+from gpuprof.record.phases.phase_patches import PhasePatches, completion_lengths
+from gpuprof.record.steps.free_run_length import MOST_TIMED_STEPS
+from gpuprof.record.steps.schedule import iterations_left, of_iterations, plan
 
 MS = 1_000_000
 

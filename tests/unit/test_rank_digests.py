@@ -23,7 +23,7 @@ from gpuprof.diagnosis.ranks.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
 from gpuprof.ranks.digest_data import Digest
-from gpuprof.record.recording_reader import ENDED
+from gpuprof.record.launcher.recording_reader import ENDED
 from gpuprof.runfile import SCHEMA
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import traces_at, url_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.record.schedule import WINDOW_S, plan
-from gpuprof.record.step_finder import StepFinder
+from gpuprof.record.steps.schedule import WINDOW_S, plan
+from gpuprof.record.steps.step_finder import StepFinder
 
 # -- where a step ends
 
@@ -94,7 +94,7 @@ def test_long_steps_get_fewer():
 
 
 def test_the_attention_that_a_class_of_transformers_offers():
-    from gpuprof.record.trained_model import _attention_options
+    from gpuprof.record.model.trained_model import _attention_options
 
     class Older:
         _supports_sdpa, _supports_flash_attn_2 = True, False

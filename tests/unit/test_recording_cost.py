@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.record.recording_cost import in_words, parts, recorded_until, verdict_parts
+from gpuprof.record.launcher.recording_cost import in_words, parts, recorded_until, verdict_parts
 
 S = 1_000_000_000
 STAGES = (("settle", 0), ("baseline_free", 2), ("baseline_sync", 4), ("sampling", 5), ("warmup", 9), ("trace", 10))

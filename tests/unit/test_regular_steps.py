@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from gpuprof.record.batch import BatchWork, work_of  # noqa: E402
-from gpuprof.record.regular_steps import WATCHED, Regular, StepWatch, shape_in  # noqa: E402
+from gpuprof.record.model.batch import BatchWork, work_of  # noqa: E402
+from gpuprof.record.steps.regular_steps import WATCHED, Regular, StepWatch, shape_in  # noqa: E402
 
 
 class Loader:

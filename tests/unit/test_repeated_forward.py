@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from gpuprof.diagnosis.findings import no_grad, redundant_forward
 from gpuprof.diagnosis.reach.ledger import above_reach
-from gpuprof.record.phase_names import REPEATED_RANGE
-from gpuprof.record.ranges import Ranges
-from gpuprof.record.repeated_calls import RepeatedCalls, models_of_process
+from gpuprof.record.base.ranges import Ranges
+from gpuprof.record.model.repeated_calls import RepeatedCalls, models_of_process
+from gpuprof.record.phases.phase_names import REPEATED_RANGE
 from gpuprof.replay.unprofiled.host_pace import pace_and_spread
 from gpuprof.tracefile.trace import OP
 

@@ -9,8 +9,8 @@ from helpers.case import case_of, only
 from helpers.cpu_recording import KERNEL_US, recorded
 
 from gpuprof.diagnosis.findings import redundant_forward
-from gpuprof.record.ranges import Ranges
-from gpuprof.record.repeated_matmuls import RepeatedMatmulMarker, repeated_matmuls
+from gpuprof.record.base.ranges import Ranges
+from gpuprof.record.model.repeated_matmuls import RepeatedMatmulMarker, repeated_matmuls
 
 LAYERS = 6
 

@@ -177,7 +177,7 @@ def test_queue_and_staleness_come_from_the_log(tmp_path: Path, capsys: pytest.Ca
 FORKED = """
 import os, sys
 from pathlib import Path
-from gpuprof.record.phase_log import PhaseLogWriter
+from gpuprof.record.phases.phase_log import PhaseLogWriter
 log = PhaseLogWriter(Path(sys.argv[1]))
 log.end(log.begin("training"))
 with log._lock:  # as if another thread were writing

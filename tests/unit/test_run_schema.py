@@ -16,8 +16,8 @@ from helpers.run_schema import SCHEMA, errors
 from jsonschema import Draft202012Validator
 
 from gpuprof import runfile
-from gpuprof.record.options import DEFAULTS
-from gpuprof.record.phase_names import TIMED, TRAINING
+from gpuprof.record.base.options import DEFAULTS
+from gpuprof.record.phases.phase_names import TIMED, TRAINING
 from gpuprof.tracefile.run_folder import phase_logs, run
 from gpuprof.tracefile.run_folder.phased_steps import PhasedStep
 from gpuprof.tracefile.run_folder.telemetry import Sample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.record.sampling import FEWEST_SAMPLED_STEPS, fewer_steps
+from gpuprof.record.stacks.sampling import FEWEST_SAMPLED_STEPS, fewer_steps
 
 
 @pytest.mark.parametrize(

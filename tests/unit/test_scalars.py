@@ -10,7 +10,7 @@ from helpers.make_run import usual_run
 
 import gpuprof
 from gpuprof.diagnosis.written.diagnosis_json import to_json
-from gpuprof.record.scalars import in_words, scalars
+from gpuprof.record.entry.scalars import in_words, scalars
 
 
 def test_a_run_gives_all_that_is_known_of_it(tmp_path: Path):

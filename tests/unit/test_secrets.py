@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from gpuprof.record.redact import MASK, redact, redact_text
+from gpuprof.record.base.redact import MASK, redact, redact_text
 from gpuprof.trial import starter
 
 S = "Zq9vTr4LmW8xKp2Yd7Hs"

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gpuprof.record.hooks import patch_backward
-from gpuprof.record.step_clock import StepClock
+from gpuprof.record.base.hooks import patch_backward
+from gpuprof.record.steps.step_clock import StepClock
 
 torch = pytest.importorskip("torch")
 

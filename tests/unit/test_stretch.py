@@ -8,12 +8,12 @@ import time
 from helpers.installed import need
 from helpers.paths import ROOT
 
-SHARE_IT = ("gpuprof/record/free_timing.py", "gpuprof/record/trial_meter.py", "scenarios/support/run.py")
+SHARE_IT = ("gpuprof/record/steps/free_timing.py", "gpuprof/record/trials/trial_meter.py", "scenarios/support/run.py")
 
 
 def test_steps_follow_each_other_and_what_passes_between_them_is_in_none():
     need("torch")
-    from gpuprof.record.stretch import Stretch
+    from gpuprof.record.steps.stretch import Stretch
 
     stretch = Stretch([])
     begun = stretch.begun_ns
@@ -26,7 +26,7 @@ def test_steps_follow_each_other_and_what_passes_between_them_is_in_none():
 
 def test_the_whole_lasts_from_its_beginning_to_its_finish():
     need("torch")
-    from gpuprof.record.stretch import Stretch
+    from gpuprof.record.steps.stretch import Stretch
 
     before = time.perf_counter_ns()
     stretch = Stretch([], on_gpu=True)

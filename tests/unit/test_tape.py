@@ -11,9 +11,9 @@ from helpers.installed import need
 
 def tape_of(left: int, full: list[Any]) -> Any:
     need("torch")
-    from gpuprof.record.step_clock import OPTIMIZER, StepClock
-    from gpuprof.record.step_meter import StepMeter
-    from gpuprof.record.tape import Tape
+    from gpuprof.record.steps.step_clock import OPTIMIZER, StepClock
+    from gpuprof.record.steps.step_meter import StepMeter
+    from gpuprof.record.steps.tape import Tape
 
     class Owner:
         def fail(self, error: Exception) -> None:
@@ -32,7 +32,7 @@ def tape_of(left: int, full: list[Any]) -> Any:
 def test_a_step_of_very_many_events_hands_them_over_before_it_ends(monkeypatch: pytest.MonkeyPatch):
     full: list[Any] = []
     tape, meter, lines = tape_of(1, full)
-    from gpuprof.record import tape as module
+    from gpuprof.record.steps import tape as module
 
     monkeypatch.setattr(module, "MOST_OF_STEP", 10)
     most = 0

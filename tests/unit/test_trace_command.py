@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuprof.record.command import CannotStart, resolve
-from gpuprof.record.redact import redact
+from gpuprof.record.base.redact import redact
+from gpuprof.record.launcher.command import CannotStart, resolve
 
 # -- what to run
 

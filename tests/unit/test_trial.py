@@ -19,11 +19,11 @@ from jsonschema import Draft202012Validator
 from gpuprof.diagnosis.fixes.trial_results import failures, with_measured
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.errors import GpuprofError
+from gpuprof.record.entry.trainer import callback_class
 from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.context import Hub
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
-from gpuprof.record.trainer import callback_class
-from gpuprof.record.trial_meter import TrialMeter
+from gpuprof.record.trials.trial_meter import TrialMeter
 from gpuprof.report.words.fixes import measured
 from gpuprof.trial import folder_state, judge, plan, same_training
 from gpuprof.trial.fixes import FixToTry, combination, parse
@@ -208,7 +208,7 @@ def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
 
 
 def test_the_timing_of_a_trial_has_all_that_a_trainers_callback_uses_of_a_session(tmp_path: Path):
-    source = (ROOT / "gpuprof" / "record" / "trainer.py").read_text()
+    source = (ROOT / "gpuprof" / "record" / "entry" / "trainer.py").read_text()
     used = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
     names = {node.attr for node in used if getattr(node.value, "id", "") == "session"}
     assert {"step_ended", "bare"} <= names
@@ -254,7 +254,7 @@ import sys
 package = type(sys)("_gpuprof")
 package.__path__ = [{str(ROOT / "gpuprof")!r}]
 sys.modules["_gpuprof"] = package
-import _gpuprof.record.trial_setup as arm
+import _gpuprof.record.trials.trial_setup as arm
 from _gpuprof.record.patches import NAMES, patch_named
 from _gpuprof.record.patches.context import Context, Hub
 for name in NAMES:

@@ -15,7 +15,7 @@ from helpers.paths import ROOT
 from msgspec import Meta, Struct
 
 from gpuprof import runfile
-from gpuprof.record.phase_names import GENERATION
+from gpuprof.record.phases.phase_names import GENERATION
 from gpuprof.tracefile.run_folder import untrusted
 from gpuprof.tracefile.run_folder.phase_logs import read_phase_logs
 from gpuprof.tracefile.run_folder.run import Rank

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuprof.record.batch import WorkMeter, tensors_in, work_of  # noqa: E402
-from gpuprof.record.useful_pairs import labelled_tokens, useful_pairs  # noqa: E402
+from gpuprof.record.model.batch import WorkMeter, tensors_in, work_of  # noqa: E402
+from gpuprof.record.model.useful_pairs import labelled_tokens, useful_pairs  # noqa: E402
 
 
 def brute(blocks: list[list[int]], length: int) -> int:
@@ -150,7 +150,7 @@ def test_tensors_are_found_with_their_keys():
 
 
 def test_a_forked_child_is_not_the_thread_that_trains():
-    from gpuprof.record.step_clock import StepClock
+    from gpuprof.record.steps.step_clock import StepClock
 
     clock = StepClock("recorder", lambda: None)
     assert clock.is_here()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprof.record.window import Window
+from gpuprof.record.windows.window import Window
 
 
 class Silent:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from gpuprof.record.session_windows import Windows
-from gpuprof.record.step_clock import StepClock
-from gpuprof.record.window import Window
+from gpuprof.record.recording.session_windows import Windows
+from gpuprof.record.steps.step_clock import StepClock
+from gpuprof.record.windows.window import Window
 
 torch = pytest.importorskip("torch")
 

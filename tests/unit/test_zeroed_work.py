@@ -12,8 +12,8 @@ from helpers.cpu_recording import KERNEL_US, recorded
 from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.findings import redundant_forward
 from gpuprof.diagnosis.reach.ledger import above_reach
-from gpuprof.record.ranges import Ranges
-from gpuprof.record.zeroed_work import ZeroedWork, zeroed
+from gpuprof.record.base.ranges import Ranges
+from gpuprof.record.model.zeroed_work import ZeroedWork, zeroed
 
 LAYERS = 12
 

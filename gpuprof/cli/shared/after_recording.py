@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from gpuprof import runfile
 from gpuprof.cli.shared import read_ahead, several_nodes
 from gpuprof.cli.shared.early_verdict import EarlyVerdict, said
-from gpuprof.record.last_words import VERDICT
-from gpuprof.record.nodes import shared_url
-from gpuprof.record.options import options_of
-from gpuprof.record.recording_cost import in_words
-from gpuprof.record.recording_reader import WAITS
-from gpuprof.record.tell import tell
+from gpuprof.record.base.options import options_of
+from gpuprof.record.job_nodes.nodes import shared_url
+from gpuprof.record.launcher.last_words import VERDICT
+from gpuprof.record.launcher.recording_cost import in_words
+from gpuprof.record.launcher.recording_reader import WAITS
+from gpuprof.record.launcher.tell import tell
 from gpuprof.units import Bytes, Code, Convention, Published
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof import runfile
-from gpuprof.record.machine import usable_cores
+from gpuprof.record.launcher.machine import usable_cores
 from gpuprof.units import Assumed, Cores, Measured, Ms, Seconds
 
 if TYPE_CHECKING:

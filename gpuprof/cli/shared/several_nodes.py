@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.record.nodes import LOOK_S, OWN_S, NodeExchange, job_name, wait_s
-from gpuprof.record.options import options_of
-from gpuprof.record.signed import TOKEN, key_of
-from gpuprof.record.tell import tell
+from gpuprof.record.base.options import options_of
+from gpuprof.record.job_nodes.nodes import LOOK_S, OWN_S, NodeExchange, job_name, wait_s
+from gpuprof.record.job_nodes.signed import TOKEN, key_of
+from gpuprof.record.launcher.tell import tell
 from gpuprof.units import Assumed, Convention, Ranks, Seconds
 
 WINDOWS_S: Assumed[Seconds] = 30.0

@@ -8,7 +8,7 @@ from gpuprof import runfile
 from gpuprof.errors import GpuprofError
 from gpuprof.hang.judge import judge
 from gpuprof.hang.load_states import states_of
-from gpuprof.record.tell import tell
+from gpuprof.record.launcher.tell import tell
 
 KEPT = "hang.json"
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from gpuprof.errors import GpuprofError
-from gpuprof.record.mailbox import PREFIX, job_folder
+from gpuprof.record.job_nodes.mailbox import PREFIX, job_folder
 
 _THERE = ".there"
 """Suffix of a file written after the message is complete: not every store writes files atomically."""

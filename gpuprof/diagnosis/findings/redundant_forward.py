@@ -25,7 +25,7 @@ from gpuprof.diagnosis.detect.repeated.repeated_matmuls import find_repeated_mat
 from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.record.phase_names import REPEATED_RANGE
+from gpuprof.record.phases.phase_names import REPEATED_RANGE
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
 from gpuprof.diagnosis.fixes.step_energy import step_energy
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.record.quantiles import Z80
+from gpuprof.record.base.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep

@@ -9,7 +9,7 @@ from itertools import accumulate
 from gpuprof.diagnosis.iterations.percentile import usual_range
 from gpuprof.diagnosis.mean_step.iteration_steps import phased_steps, steps_of_iteration
 from gpuprof.diagnosis.result.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
-from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
+from gpuprof.record.phases.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.run_folder.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run_folder.run import RunFolder
 

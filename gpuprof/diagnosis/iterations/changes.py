@@ -18,7 +18,7 @@ from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.iterations.with_arguments import Factors, iteration_with
 from gpuprof.diagnosis.result.fix import assigned, joined
 from gpuprof.diagnosis.result.iteration_model import Iteration, IterationChange
-from gpuprof.record.phase_names import (
+from gpuprof.record.phases.phase_names import (
     BACKWARD,
     ENVIRONMENT,
     FORWARD,

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.iterations.logged_model import LoggedIterations, LoggedQu
 from gpuprof.diagnosis.iterations.percentile import usual_range
 from gpuprof.diagnosis.result.iteration_model import PhaseBudget
 from gpuprof.errors import GpuprofError
-from gpuprof.record.phase_names import (
+from gpuprof.record.phases.phase_names import (
     ADVANTAGE,
     DATA,
     ENVIRONMENT,

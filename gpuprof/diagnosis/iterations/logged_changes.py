@@ -8,7 +8,7 @@ from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.iterations.change import change
 from gpuprof.diagnosis.iterations.logged_model import LoggedIterations
 from gpuprof.diagnosis.result.iteration_model import IterationChange
-from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
+from gpuprof.record.phases.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 from gpuprof.tracefile.training_logs.frameworks import Framework
 from gpuprof.units import Assumed, Share
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprof.diagnosis.result.iteration_model import Iteration
-from gpuprof.record.phase_names import GENERATION
+from gpuprof.record.phases.phase_names import GENERATION
 
 
 def decode_busy_share(iteration: Iteration) -> float | None:

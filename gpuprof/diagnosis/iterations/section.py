@@ -15,7 +15,7 @@ from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.projection_input.memory_input import BYTES_OF_FORMAT, weight_bytes
 from gpuprof.diagnosis.recorded.quality import judged, of_timed_iterations
 from gpuprof.diagnosis.result.iteration_model import CacheCopies, Iteration, RecordedPhase, Unrecorded
-from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
+from gpuprof.record.phases.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER
 from gpuprof.timeline.gpu.cache_appends import cache_appends
 from gpuprof.timeline.intervals import clip, join
 from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unrecorded

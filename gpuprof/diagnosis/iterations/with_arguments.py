@@ -17,8 +17,8 @@ from gpuprof.diagnosis.iterations.recorded_shares import busy_share
 from gpuprof.diagnosis.iterations.trainer import Trainer
 from gpuprof.diagnosis.result.iteration_model import Iteration
 from gpuprof.errors import GpuprofError
-from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
-from gpuprof.record.trainer_arguments import ACCUMULATION
+from gpuprof.record.model.trainer_arguments import ACCUMULATION
+from gpuprof.record.phases.phase_names import BACKWARD, FORWARD, GENERATION, LOG_PROBABILITIES, OPTIMIZER, REWARD
 from gpuprof.units import Assumed, Share
 from gpuprof.value_range import Range
 

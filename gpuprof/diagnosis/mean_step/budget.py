@@ -20,8 +20,8 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.mean_step.budget_model import NAMES, Budget, Excess, Once
 from gpuprof.diagnosis.sentences import Sentences, capital, duration, listed
-from gpuprof.record.free_run_length import block_of, half_width
-from gpuprof.record.quantiles import t80
+from gpuprof.record.base.quantiles import t80
+from gpuprof.record.steps.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Share, Steps

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpuprof.record.phase_names import GENERATION
+from gpuprof.record.phases.phase_names import GENERATION
 from gpuprof.tracefile.run_folder.phased_steps import PhasedStep
 from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.units import Assumed, Steps

@@ -17,8 +17,8 @@ from gpuprof.diagnosis.mean_step.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.mean_step.new_shapes import NewShapes, first_seen, new_shapes
 from gpuprof.diagnosis.mean_step.recurring import Recurring, recurring, worker_starts
 from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
-from gpuprof.record.free_run_length import AFTERMATH_NS
-from gpuprof.record.quantiles import Z80
+from gpuprof.record.base.quantiles import Z80
+from gpuprof.record.steps.free_run_length import AFTERMATH_NS
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.tracefile.run_folder.run import RunFolder

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.sampled.sampled_places import placed
 from gpuprof.diagnosis.sentences import share as share_of
 from gpuprof.diagnosis.verdict.estimate import host_causes
-from gpuprof.record.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
+from gpuprof.record.phases.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.timeline.cpu.cpu_compute import FEWEST_ELEMENTS

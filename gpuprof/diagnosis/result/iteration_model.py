@@ -15,8 +15,8 @@ from gpuprof.value_range import Range
 class PhaseBudget:
     """A phase of the mean iteration; the phases sum to it exactly."""
 
-    phase: Annotated[str, OneOf(("training",), of="gpuprof.record.phase_names:TIMED")]
-    """One of `gpuprof.record.phase_names.TIMED`."""
+    phase: Annotated[str, OneOf(("training",), of="gpuprof.record.phases.phase_names:TIMED")]
+    """One of `gpuprof.record.phases.phase_names.TIMED`."""
     ns: int
     low_ns: int
     """10th percentile over the iterations; the minimum if there are fewer than five."""
@@ -79,7 +79,7 @@ class RecordedPhase:
     """A phase in the recorded window, per iteration: CPU wall time of its ranges, without unrecorded parts, and the
     part of it in which a GPU was busy."""
 
-    phase: Annotated[str, OneOf(of="gpuprof.record.phase_names:TIMED")]
+    phase: Annotated[str, OneOf(of="gpuprof.record.phases.phase_names:TIMED")]
     ns: int
     busy_ns: int
     """Part of it in which a GPU was busy."""

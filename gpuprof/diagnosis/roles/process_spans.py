@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.roles.model import WAITING, RoleProcess, Span
-from gpuprof.record.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER, TRAINING
+from gpuprof.record.phases.phase_names import BACKWARD, FORWARD, IDLE, OPTIMIZER, OTHER, TRAINING
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.timeline.iteration_phases import PhaseSpan, innermost, phase_spans
 from gpuprof.tracefile.nsys.address import split_process

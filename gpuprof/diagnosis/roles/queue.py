@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuprof.diagnosis.iterations.logged_model import LoggedQuantity
 from gpuprof.diagnosis.roles.model import WAITING, Span
-from gpuprof.record.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
+from gpuprof.record.phases.phase_names import GENERATION, TRAINING, WEIGHT_SYNC
 from gpuprof.units import Assumed, Batches, Share, WholeNs
 
 FEWEST_BATCHES: Assumed[Batches] = 4

@@ -11,7 +11,7 @@ from gpuprof.calibration import iterations as calibrated
 from gpuprof.diagnosis.roles.model import WAITING, Awaited, Role, RolePhaseTime, RoleProcess, Roles, Span, Wait
 from gpuprof.diagnosis.roles.queue import marked_quantities
 from gpuprof.errors import GpuprofError
-from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
+from gpuprof.record.phases.phase_names import ENVIRONMENT, GENERATION, OTHER, REWARD, TRAINING, WEIGHT_SYNC
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.tracefile.source import Issue
 from gpuprof.units import Assumed, Convention, Share, Spans, WholeNs

@@ -34,8 +34,8 @@ from gpuprof.diagnosis.run.run_work import (
     with_samples,
     work_of,
 )
-from gpuprof.record.free_run_length import AFTERMATH_NS
-from gpuprof.record.goodput import goodput
+from gpuprof.record.launcher.goodput import goodput
+from gpuprof.record.steps.free_run_length import AFTERMATH_NS
 from gpuprof.runfile import NSYS
 from gpuprof.tracefile.run_folder.run import RunFolder, StepColumns
 from gpuprof.tracefile.trace import F64, I64

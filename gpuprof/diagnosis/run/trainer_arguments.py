@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.record.trainer_arguments import CLASS as USUAL
+from gpuprof.record.model.trainer_arguments import CLASS as USUAL
 from gpuprof.tracefile.run_folder.program import Program
 from gpuprof.tracefile.trace import Trace
 from gpuprof.units import Characters, Convention

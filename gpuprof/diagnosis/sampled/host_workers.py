@@ -7,7 +7,7 @@ from collections import Counter
 
 from gpuprof.diagnosis.result.host_model import LoaderWorkers, WorkerFunction
 from gpuprof.diagnosis.sampled.host_calls import SampledFrame, StackColumns
-from gpuprof.record.quantiles import Z80
+from gpuprof.record.base.quantiles import Z80
 from gpuprof.tracefile.run_folder.samples import Function, HostSamples
 from gpuprof.units import Assumed, Convention, Functions, Share
 from gpuprof.value_range import Range

@@ -19,7 +19,7 @@ from gpuprof.diagnosis.result.host_model import Host, HostFunction
 from gpuprof.diagnosis.sampled.host_calls import SampledCost, StackColumns, cost_at, costs
 from gpuprof.diagnosis.sampled.host_places import Places, gpu_waits_until, host_work, places
 from gpuprof.diagnosis.sampled.host_workers import loader_workers
-from gpuprof.record.quantiles import Z80, t80
+from gpuprof.record.base.quantiles import Z80, t80
 from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.run_folder.samples import HostSamples, read_samples

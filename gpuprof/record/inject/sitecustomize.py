@@ -16,15 +16,15 @@ def _arm(here, run, trial, on_demand):
     package.__path__ = [os.path.dirname(os.path.dirname(here))]
     sys.modules["_gpuprof"] = package
     if trial:
-        from _gpuprof.record import trial_setup  # pyright: ignore[reportMissingImports]
+        from _gpuprof.record.trials import trial_setup  # pyright: ignore[reportMissingImports]
 
         trial_setup.arm(trial, run)
     if run:
-        from _gpuprof.record import arm  # pyright: ignore[reportMissingImports]
+        from _gpuprof.record.entry import arm  # pyright: ignore[reportMissingImports]
 
         arm.arm(run, notes_writes=not trial)
     elif on_demand and not trial:
-        from _gpuprof.record import on_demand as arming  # pyright: ignore[reportMissingImports]
+        from _gpuprof.record.entry import on_demand as arming  # pyright: ignore[reportMissingImports]
 
         arming.arm()
 

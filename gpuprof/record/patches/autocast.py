@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..trainer_arguments import BF16, CLASS, FP16
+from ..model.trainer_arguments import BF16, CLASS, FP16
 from .context import Context, Patch, Proof
 
 PATCH = Patch(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..hooks import named_blocks
+from ..base.hooks import named_blocks
 from .context import Context, Known, Patch, Proof, Settings
 from .graph_replays import keep_between_replays
 

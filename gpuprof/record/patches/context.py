@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from ..trainer_arguments import CLASS
+from ..model.trainer_arguments import CLASS
 
 Settings = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..trainer_arguments import ACCUMULATION, BATCH
+from ..model.trainer_arguments import ACCUMULATION, BATCH
 from .context import Context, Known, Patch, Proof, Settings, whole_number
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..trainer_arguments import BATCH
+from ..model.trainer_arguments import BATCH
 from .context import Context, Patch, Proof, has_gpu, wrap
 
 PATCH = Patch(
@@ -115,7 +115,7 @@ class Probe:
 
         torch.nn.modules.module.register_module_forward_pre_hook(enters)
         if self.fake:
-            from ..fake_tensors import without_data  # which imports torch
+            from ..base.fake_tensors import without_data  # which imports torch
 
             without_data()
         if self.fake or not has_gpu():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..trainer_arguments import CLASS, LOGGING_STEPS, LOSS_FILTER
+from ..model.trainer_arguments import CLASS, LOGGING_STEPS, LOSS_FILTER
 from .context import Context, Known, Patch, Proof, Settings
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.host_model import HostFunction
-from gpuprof.record.code_paths import is_compiled
+from gpuprof.record.base.code_paths import is_compiled
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, share

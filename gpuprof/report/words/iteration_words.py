@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpuprof.diagnosis.iterations.recorded_shares import decode_busy_share
 from gpuprof.diagnosis.result.iteration_model import GenerationBudget, Iteration, IterationChange, PhaseBudget
-from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
+from gpuprof.record.phases.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share
 from gpuprof.report.stepbar import LEAST_LISTED, PartPaint

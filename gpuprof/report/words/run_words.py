@@ -8,8 +8,8 @@ from typing import Any
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.sentences import capital
-from gpuprof.record.goodput import RecordedGoodput as Whole
-from gpuprof.record.goodput import sentence
+from gpuprof.record.launcher.goodput import RecordedGoodput as Whole
+from gpuprof.record.launcher.goodput import sentence
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range, gib, joules, long_duration, rate, scaled, share
 from gpuprof.units import Cells, Convention, Share

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
-from gpuprof.record.phase_names import GENERATION, TIMED, TRAINING
+from gpuprof.record.phases.phase_names import GENERATION, TIMED, TRAINING
 from gpuprof.tracefile.run_folder.untrusted import Moment, read, read_all
 
 _PHASES = frozenset((*TIMED, TRAINING))

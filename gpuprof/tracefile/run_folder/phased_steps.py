@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from gpuprof.record.phase_names import TIMED
+from gpuprof.record.phases.phase_names import TIMED
 from gpuprof.tracefile.run_folder.untrusted import Key, Whole, read_all
 from gpuprof.units import Characters, Convention, Names
 

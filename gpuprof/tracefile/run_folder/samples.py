@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof import runfile
-from gpuprof.record.code_paths import GENERATED, is_compiled
+from gpuprof.record.base.code_paths import GENERATED, is_compiled
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Bytes, WholeNs
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpuprof.record.phase_names import (
+from gpuprof.record.phases.phase_names import (
     ADVANTAGE,
     DATA,
     ENVIRONMENT,

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMUL
 from gpuprof.diagnosis.detect.loops.recurrent_loops import outermost_forward
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.projection.changes.batch import ACCUMULATE
-from gpuprof.record.phase_names import REPEATED_RANGE
+from gpuprof.record.phases.phase_names import REPEATED_RANGE
 from gpuprof.replay.stretches import Stretches
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import I64, OP

@@ -10,7 +10,7 @@ from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.cpu.collecting import collecting
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu, find_offload
 from gpuprof.projection.changes.sample_preparation import preparing
-from gpuprof.record.phase_names import ENVIRONMENT, PART_RANGE, REWARD, UNRECORDED_RANGE, range_of
+from gpuprof.record.phases.phase_names import ENVIRONMENT, PART_RANGE, REWARD, UNRECORDED_RANGE, range_of
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.timeline.cpu.silence import holes
 from gpuprof.timeline.intervals import Cover

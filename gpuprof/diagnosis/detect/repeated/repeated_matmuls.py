@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.costs.formulas.gemm import is_matmul
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.record.phase_names import AGAIN_RANGE
+from gpuprof.record.phases.phase_names import AGAIN_RANGE
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import ANNOTATION, OP, Mask

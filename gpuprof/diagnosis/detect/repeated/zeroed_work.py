@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.record.phase_names import ZEROED_RANGE
+from gpuprof.record.phases.phase_names import ZEROED_RANGE
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import ANNOTATION, OP, Mask
 from gpuprof.units import Convention, Names

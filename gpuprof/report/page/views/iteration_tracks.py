@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.record.phase_names import GENERATION, TRAINING, TRAINING_PARTS
+from gpuprof.record.phases.phase_names import GENERATION, TRAINING, TRAINING_PARTS
 from gpuprof.report.page.views.texts import Texts
 from gpuprof.report.page.views.timeline_window import DrawnRows
 from gpuprof.report.page.views.tracks import Track

@@ -1,0 +1,1 @@
+"""A job on several nodes: messages between them, and one verdict for all."""

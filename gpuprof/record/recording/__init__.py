@@ -1,0 +1,1 @@
+"""The recording of one process, from its first steps to its last window."""

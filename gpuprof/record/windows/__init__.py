@@ -1,0 +1,1 @@
+"""A window of steps under a profiler: torch.profiler's or Nsight Systems', and the memory it may take."""
