@@ -21,9 +21,8 @@ import pytest
 from helpers.paths import ROOT
 from helpers.quick import few
 from helpers.run_schema import errors, errors_in
-from helpers.started import environment
+from helpers.samplers import samplers
 from helpers.trainings import Run, trace
-from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
 import gpuprof
@@ -171,7 +170,7 @@ def test_a_sampler_that_gets_no_cpu_holds_up_nobody(tmp_path: Path):
     """It is stopped when the stretch ends; what it is sent waits for it, also the marks of 2,000 steps."""
     sampling = Sampling(tmp_path, 0, 0.002)
     sampling.begin(5, extends=False)
-    (pid,) = map(int, _samplers(tmp_path))
+    (pid,) = map(int, samplers(tmp_path))
     now = time.monotonic_ns()
     sampling.noted([now + i * 2_000_000 for i in range(2000)], [("backward_end", now + i) for i in range(8000)])
     time.sleep(0.1)
@@ -426,97 +425,3 @@ def test_a_training_whose_stacks_cannot_be_read_is_recorded_without(tmp_path: Pa
     assert run.stages()["trace"] == 3
     assert any("not sampled" in note for note in run.rank()["notes"])
     assert not (run.folder / "samples.rank0.json").exists()
-
-
-SAMPLER_IS_KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-import torch
-from gpuprof.record.attach import holder
-
-when, folder = sys.argv[1], Path(sys.argv[2])
-torch.set_num_threads(1)
-folder.mkdir()
-options = {"settle": 3, "baseline": 2, "steps": 1, "report": False}
-(folder / "manifest.json").write_text(json.dumps({"schema": "gpuprof.run/1", "status": "running", "options": options}))
-
-
-def end_sampler():
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"_gpuprof_sampler" in words and os.fsencode(folder) in words:
-            os.kill(int(entry.name), signal.SIGKILL)
-            while entry.exists() and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                pass
-
-
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-holder.record_into(folder)
-holder.attach_optimizers(sys.modules["torch.optim.optimizer"])
-session = holder.session("trainer")
-session.on_training("trainer", 30, model, optimizer)
-is_gone = False
-for step in range(30):
-    model(torch.ones(1)).sum().backward()
-    optimizer.step()
-    session.step_ended()
-    if not is_gone and session.progress()["stage"] == when:
-        is_gone = True
-        end_sampler()
-holder.end()
-"""
-
-
-@TORCH
-@pytest.mark.parametrize("when", ["baseline_sync", "sampling"])
-def test_a_sampler_that_is_killed_costs_only_the_samples(tmp_path: Path, when: str):
-    """Before it is asked to sample, and while it does."""
-    (tmp_path / "train.py").write_text(SAMPLER_IS_KILLED)
-    done = subprocess.run(
-        [warm_python(), "train.py", when, str(tmp_path / "run")],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rank = json.loads((tmp_path / "run" / "rank0.json").read_text())
-    assert [one["window"] for one in rank["windows"]] == ["trace"]
-    assert rank["notes"] == ["the CPU's functions are not sampled: the process that samples has ended"]
-    stages = [one["stage"] for one in rank["stages"]]
-    assert stages == ["settle", "baseline_free", "baseline_sync", "sampling", "warmup", "trace", "after"]
-
-
-@TORCH
-def test_a_training_that_is_killed_takes_the_sampler_with_it(tmp_path: Path):
-    code = """
-    import signal
-    class Killed(torch.optim.SGD):
-        count = 0
-        def step(self, closure=None):
-            Killed.count += 1
-            if Killed.count == 28:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return super().step(closure)
-    train(45, optimizer=Killed)
-    """
-    run = trace(tmp_path, code, settle=("--settle", "5"))
-    assert run.code == -9
-    assert run.stages()["baseline_sync"] == 10
-    deadline = time.monotonic() + 10
-    while (alive := _samplers(run.folder)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive
-
-
-def _samplers(folder: Path) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes()
-        except OSError:
-            continue
-        if b"_gpuprof_sampler" in words and os.fsencode(folder) in words:
-            found.append(path.parent.name)
-    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.above_reach import identity_holds
 from helpers.diagnosed import diagnosed
 from helpers.program import MS, OP, US, Program
 from helpers.quick import few
@@ -18,7 +19,7 @@ from gpuprof.calibration import reach as table
 from gpuprof.calibration import slow as slow_calibrated
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.gpu.kernel_reach import CELLS, kernel_reach
-from gpuprof.diagnosis.reach.ledger import above_reach, explained, identity_holds
+from gpuprof.diagnosis.reach.ledger import above_reach, explained
 from gpuprof.diagnosis.reach.reasons import reason
 from gpuprof.diagnosis.written.diagnosis_json import to_json
 from gpuprof.report.page.reach_bar import reach_bars

@@ -204,9 +204,7 @@ def test_gradients_need_not_be_exchanged_between_micro_steps(tmp_path):
 
 def kinds(program: Program, slower: float) -> None:
     for kind in range(60):
-        program.op(
-            "aten::mm", f"{MATMUL}_{kind}", round(100 * US * slower), [[4096, 4096], [4096, 4096]], [BF16, BF16]
-        )
+        program.op("aten::mm", f"{MATMUL}_{kind}", round(100 * US * slower), [[4096, 4096], [4096, 4096]], [BF16, BF16])
 
 
 def test_kernels_that_get_slower_while_they_are_recorded_are_throttled(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.above_reach import identity_holds
 from helpers.case import only, run_of
 from helpers.diagnosed import diagnosed
 from helpers.present import present
@@ -15,7 +16,7 @@ from helpers.program import BF16, FLOAT, MS, Program
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.findings import fused_elementwise, fused_loss, needless_logits
-from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
+from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.result.run_model import StepWork
 
 ROOT = Path(__file__).parents[2]

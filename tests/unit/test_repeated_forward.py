@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.above_reach import identity_holds
 from helpers.case import case_of, only
 from helpers.cpu_recording import KERNEL_US, recorded
 from torch.utils.checkpoint import checkpoint
 
 from gpuprof.diagnosis.findings import no_grad, redundant_forward
-from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
+from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.record.phase_names import REPEATED_RANGE
 from gpuprof.record.ranges import Ranges
 from gpuprof.record.repeated_calls import RepeatedCalls, models_of_process

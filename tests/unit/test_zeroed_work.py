@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers.above_reach import identity_holds
 from helpers.case import case_of, only
 from helpers.cpu_recording import KERNEL_US, recorded
 
 from gpuprof.diagnosis.detect.repeated.zeroed_work import find_zeroed
 from gpuprof.diagnosis.findings import redundant_forward
-from gpuprof.diagnosis.reach.ledger import above_reach, identity_holds
+from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.record.ranges import Ranges
 from gpuprof.record.zeroed_work import ZeroedWork, zeroed
 

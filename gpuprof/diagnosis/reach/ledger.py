@@ -132,11 +132,6 @@ def gain_without(ns: int, step_ns: int) -> Range | None:
     return Range(gain * math.exp(-away), gain, gain * math.exp(away))
 
 
-def identity_holds(found: AboveReach) -> bool:
-    """Whether the usual step is the sum of its parts, as it must be."""
-    return found.usual_ns == found.reach_ns + sum(item.ns for item in found.items) + found.residual_ns
-
-
 def explained(found: AboveReach) -> float:
     """Share of the usual step that is explained: without the residual and items of unknown reach."""
     return 1 - (abs(found.residual_ns) + found.unknown_ns) / max(found.usual_ns, 1)

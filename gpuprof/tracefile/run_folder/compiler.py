@@ -43,8 +43,6 @@ class CompiledFunction:
     versions: Whole = 0
     ops: Whole = 0
     """Ops in its largest graph."""
-    compile_us: Whole = 0
-    """Compilation time of all versions, forward and backward, µs."""
     ended_unix_us: Whole = 0
     """When it was last compiled."""
     reached_limit: Annotated[bool, Key("limit")] = False
