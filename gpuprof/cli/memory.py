@@ -69,9 +69,12 @@ def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | N
     from gpuprof.memory.load_memory import load_memory, memory_file
 
     together = [name.strip() for name in (fixes or "").split(",") if name.strip()]
-    found = memory_of(diagnose_given(run), gpus, together)
+    diagnosis = diagnose_given(run)
+    found = memory_of(diagnosis, gpus, together)
     if run.folder is not None and memory_file(run.folder) is not None:
         return replace(load_memory(run, lines=top), advice=found and found.advice)
+    if found is None and diagnosis.cpu_step is not None:
+        raise UnreadableTrace(f"{run} ran on the CPU: no GPU memory to show; gpuprof fit counts what a batch takes")
     if found is None:
         raise UnreadableTrace(
             f"{run} holds no memory snapshot, and its recording does not show what its peak consists of (that takes a "

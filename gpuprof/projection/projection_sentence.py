@@ -45,5 +45,7 @@ def _best(best: OnGpu, asked: int) -> str:
 def _by(one: OnGpu) -> str:
     if one.bound is None:
         return ""
-    names = {"host": "the CPU (host)", "memory": "memory bandwidth", "balanced": "nothing in particular"}
+    if one.bound == "balanced":
+        return ", with no single limit"
+    names = {"host": "the CPU (host)", "memory": "memory bandwidth"}
     return f", limited by {names.get(one.bound, one.bound)}"

@@ -156,6 +156,13 @@ def module_class(text: str) -> str:
     return _NUMBERED.sub("", text.removeprefix(MODULE))
 
 
+def frame_of_stack(text: str) -> str:
+    """The frame to name of a whole `Call stack` of 2021, `inner.py(3): f;outer.py(7): g`: the innermost of the user's
+    own, else the innermost. A single frame is returned as it is."""
+    frames = text.split(";")
+    return next((one for one in frames if _is_user_frame(one)), frames[0])
+
+
 def _is_user_frame(text: str) -> bool:
     """Whether a frame is the user's own: not built in, not of the standard library or a package that trains.
 

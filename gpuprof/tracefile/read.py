@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import MANIFEST
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.nsys.database import is_sqlite
 from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
@@ -70,12 +71,14 @@ def _traces_in(folder: Path) -> str:
         names = sorted(p.name for p in folder.iterdir())
     except OSError:
         names = []
-    found = [name for name in names if name.endswith((".json", ".json.gz", *EXPORTS))]
+    found = [name for name in names if name.endswith((".json", ".json.gz", *EXPORTS)) and name != MANIFEST]
     if not found and any("tfevents" in name for name in names):
         return (
             " with TensorBoard's event files: gpuprof diagnose reads those of verl and its like, which log the times of"
             " an iteration's phases; of any other training record one: gpuprof trace"
         )
+    if not found and MANIFEST in names:
+        return f" with a {MANIFEST} that is not one of gpuprof's, and no trace: name a recording"
     if not found:
         return " that holds no .json or .json.gz, and no .sqlite: name a recording"
     return f": name one trace file in it, such as {found[0]}"

@@ -97,7 +97,7 @@ class Ops(Columns):
     strides: I32
     concrete: I32
     stack: I32
-    """`Call stack` of the 2021 schema, innermost frame last."""
+    """`Call stack` of the 2021 schema, innermost frame first."""
     extra: I32
     """Raw JSON text of all args, kept for collectives (group, element counts, dtype)."""
 

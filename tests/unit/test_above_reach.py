@@ -184,6 +184,8 @@ def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
     assert both is not None and both.work > 1
     for first in (replace(graphs, work=8.0), replace(graphs, id="accumulation"), replace(graphs, id="recompute")):
         assert "replace its ops" not in lines(replace(diagnosis, findings=(first,)))[0]
+        says_so = "fixes that run its ops less often go lower" in lines(replace(diagnosis, findings=(first,)))[0]
+        assert says_so == (first.work == 1), "the reach is no contradiction to the fix above it"
     together = replace(both, ids=("accumulation", "compile"), work=1.0)
     assert "replace its ops" in lines(replace(diagnosis, findings=(), combined=together))[0]
 

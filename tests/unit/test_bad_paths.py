@@ -24,6 +24,7 @@ import gpuprof
         ("loop", "cannot be read"),
         (".", "is a folder"),
         ("folder", r"is a folder.*such as trace\.json"),
+        ("others", "a manifest.json that is not one of gpuprof's, and no trace: name a recording"),
         ("/dev/null", "pipe or a device"),
         ("/dev/zero", "pipe or a device"),
         ("pipe", "pipe or a device"),
@@ -37,6 +38,8 @@ def test_paths_that_are_no_file(tmp_path: Path, path: str, says: str, mode: str,
     good().write(tmp_path / "trace.json")
     (tmp_path / "folder").mkdir()
     good().write(tmp_path / "folder" / "trace.json")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "manifest.json").write_text("{}")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "broken.json").symlink_to("gone.json")
     os.mkfifo(tmp_path / "pipe")

@@ -127,6 +127,8 @@ def test_the_commands_end_well(fed_by_itself: Path, tmp_path: Path, capsys: pyte
     assert "cannot be diagnosed" not in capsys.readouterr().err
     assert main(["project", str(fed_by_itself), "--to", "H100 SXM5 80GB"]) == 2
     assert "ran on the CPU" in capsys.readouterr().err
+    assert main(["memory", str(fed_by_itself)]) == 2
+    assert "ran on the CPU: no GPU memory to show" in capsys.readouterr().err
 
 
 def test_the_page_agrees_with_itself(starved: Diagnosis):

@@ -63,6 +63,14 @@ def test_a_fix_shows_what_it_gains_and_what_to_write():
     assert any("replay error 0.1 % · confidence 0.97 · remaining run 3 h 10 → 45 min with fix 1" in x for x in lines)
 
 
+def test_fixes_that_gain_little_on_top_of_each_other_name_each_other_by_number():
+    lines = lines_of(finding(), finding(id="larger_batch", title="8 × the batch", overlaps="torch.compile"))
+    assert [line.strip() for line in lines if "together they" in line] == [
+        "or 2 instead: together they gain little more",
+        "instead of 1: together they gain little more",
+    ]
+
+
 def test_the_report_begins_with_the_fix_that_the_terminal_begins_with():
     """Even if the next one gains more certainly: the order of the findings is the only rule."""
     found = diagnosis(

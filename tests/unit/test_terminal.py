@@ -17,6 +17,7 @@ from gpuprof.cli.shared.output import encodable
 from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.diagnosis.result.diagnosis import Issue, Profiler, Quality
 from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.host_model import Host, HostFunction
 from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart, bars
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
@@ -187,6 +188,24 @@ def test_the_number_of_kernels_asked_for():
     many = host_bound(kernels=replace(kernels, top=kernels.top[:1] * 12))
     assert plain(many, 100).count("nvjet") == 5
     assert plain(many, 100, rows=10).count("nvjet") == 10
+
+
+def test_the_functions_of_the_answer_are_among_those_of_everything():
+    """A pass comes last among the functions, however long it takes."""
+
+    def function(name: str, ms: float, runs: str | None = None) -> HostFunction:
+        took = Range(ms * MS, ms * MS, ms * MS)
+        return HostFunction(name, "train.py", 1, "own", None, None, took, 0.0, 9, None, None, "no GPU", runs)
+
+    made = timed()
+    small = [function(f"small_{i}", 0.01) for i in range(9)]
+    host = Host(
+        99, 9, present(made.step_ns), 0, (*small, function("long_pass", 0.5 * present(made.step_ns) / MS, "forward"))
+    )
+    text = plain(replace(made, host=host), 100, verbose=True)
+    assert "forward pass" in plain(replace(made, host=host), 100)
+    assert "forward pass" in text and "small_0" in text
+    assert text.index("forward pass") < text.index("small_0")
 
 
 def test_the_last_line_is_what_to_do():

@@ -9,6 +9,7 @@ from helpers.timeline import timeline_of
 
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.categories import CATEGORIES, categorize
+from gpuprof.timeline.frames import frame_of_stack
 from gpuprof.timeline.phases import PHASES
 
 
@@ -281,3 +282,18 @@ def test_a_graph_launch_owns_all_its_kernels():
 def test_categories(op, kernel, category):
     assert categorize(op, kernel) == category
     assert category in CATEGORIES
+
+
+@pytest.mark.parametrize(
+    ("stack", "named"),
+    [
+        ("train.py(7): step", "train.py(7): step"),
+        (
+            "/env/site-packages/torch/nn/f.py(3): norm;model.py(9): forward;train.py(7): <module>",
+            "model.py(9): forward",
+        ),
+        ("torch/optim/adam.py(3): step;torch/optim/optimizer.py(9): wrap", "torch/optim/adam.py(3): step"),
+    ],
+)
+def test_of_a_whole_stack_of_2021_the_innermost_line_of_the_users_code_is_named(stack: str, named: str):
+    assert frame_of_stack(stack) == named

@@ -27,7 +27,7 @@ class Explained:
     """Candidates with their parts of the difference, and the unexplained rest."""
 
     parts: tuple[tuple[Candidate, dict[str, int]], ...]
-    """(candidate, phase → its ns); the largest part of the difference first."""
+    """(candidate, phase → its ns); the largest part of the difference first, after another batch size."""
     rest_ns: int
 
 

@@ -256,7 +256,7 @@ def _memory_text(extra: tuple[float, float] | None, free: float | None, size: fl
     needs = f"\n# {f'about {gib:,.0f}' if gib >= 1 else 'less than 1'} GiB more memory at the peak"
     if free is not None:
         return f"{needs}, of {max(free, 0) / 2**30:,.0f} GiB that are free"
-    return f"{needs}{f' of {size / 2**30:,.0f}' if size else ''}; the present peak was not recorded"
+    return f"{needs}; {f'this GPU has {size / 2**30:,.0f} GiB, but ' if size else ''}the present peak was not recorded"
 
 
 def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:

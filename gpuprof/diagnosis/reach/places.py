@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.result.above_reach import Where
-from gpuprof.timeline.frames import FrameIndex, module_class
+from gpuprof.timeline.frames import FrameIndex, frame_of_stack, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import ABSENT, OP, Mask
 
@@ -68,6 +68,7 @@ def places(case: Analysis, spots: Sequence[Spot]) -> list[Where]:
     found = []
     for spot, module, frame in zip(spots, modules.tolist(), functions.tolist(), strict=True):
         name, text = trace.text(module), trace.text(frame)
+        text = frame_of_stack(text) if text else None
         parts = _FRAME.match(text) if text else None
         found.append(
             Where(

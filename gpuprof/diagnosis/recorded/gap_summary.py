@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.diagnosis.idle.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.result.diagnosis import CauseTime, Gap, Gaps, PhaseGaps
-from gpuprof.timeline.frames import module_class
+from gpuprof.timeline.frames import frame_of_stack, module_class
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import I64, Trace
@@ -34,7 +34,7 @@ def cause_times(by_cause: I64) -> tuple[CauseTime, ...]:
 
 def _gap(timeline: Timeline, columns: GapColumns, i: int) -> Gap:
     trace = timeline.trace
-    op = int(columns.op[i])
+    op, frame = int(columns.op[i]), trace.text(int(columns.frame[i]))
     return Gap(
         start_ns=int(columns.start_ns[i]) - timeline.window[0],
         ns=int(columns.ns[i]),
@@ -43,7 +43,7 @@ def _gap(timeline: Timeline, columns: GapColumns, i: int) -> Gap:
         op=trace.strings[trace.ops.name[op]] if op >= 0 else None,
         module=trace.text(int(columns.module[i])),
         phase=PHASES[columns.phase[i]],
-        frame=trace.text(int(columns.frame[i])),
+        frame=frame_of_stack(frame) if frame else None,
     )
 
 

@@ -79,7 +79,11 @@ def _summary(
         waits_for_ranks = not alone and shares.communication_ns >= LEAST_SENSITIVITY * step
         if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
             return (works, *limited, "It spends more time on copies than on computation.")
-        why = "That includes waiting for other ranks." if waits_for_ranks else "The CPU (host) keeps it busy."
+        why = (
+            "Its communication includes waiting for other ranks."
+            if waits_for_ranks
+            else "The CPU (host) keeps it busy."
+        )
         return (works, *limited, why)
     if turns:
         return (works, f"The {turns} GPUs take turns: while one works, the others wait for what it computes.")

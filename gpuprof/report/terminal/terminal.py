@@ -187,8 +187,12 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
 
 
 def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
-    """The Python functions that cost most in unprofiled steps."""
-    return [] if diagnosis.host is None else host_words.lines(diagnosis, width, list(diagnosis.host.functions[:rows]))
+    """The Python functions that cost most in unprofiled steps: those that the answer names, then others."""
+    if diagnosis.host is None:
+        return []
+    named = host_words.worth_saying(diagnosis)[: host_words.TOP_ROWS]
+    others = [one for one in diagnosis.host.functions if one not in named]
+    return host_words.lines(diagnosis, width, [*named, *others][: max(rows, len(named))])
 
 
 def _counted(diagnosis: Diagnosis, most: int = counters_words.ROWS) -> list[Text]:

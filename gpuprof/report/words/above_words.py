@@ -30,17 +30,20 @@ def title(diagnosis: Diagnosis) -> str:
         notes.append(f"how fast {duration(found.unknown_ns)} of it could be is not known")
     if goes_below(diagnosis):
         notes.append("fixes that replace its ops go lower")
+    elif goes_below(diagnosis, same_ops=True):
+        notes.append("fixes that run its ops less often go lower")
     said = f"the {which} could take {taken} on this machine"
     return f"{said} ({'; '.join(notes)})" if notes else said
 
 
-def goes_below(diagnosis: Diagnosis) -> bool:
+def goes_below(diagnosis: Diagnosis, *, same_ops: bool = False) -> bool:
     """Whether a fix that replaces ops, alone or combined with others, is expected to make the step shorter than its
-    reach. Steps with more work are left out: they have another reach."""
+    reach; with `same_ops`, any fix, also one that only runs the same ops less often. Steps with more work are left out:
+    they have another reach."""
     found, both = diagnosis.above_reach, diagnosis.combined
     if found is None:
         return False
-    same = {one.id for one in declarations() if one.same_ops}
+    same = set[str]() if same_ops else {one.id for one in declarations() if one.same_ops}
     steps = [one.step_ns for one in diagnosis.findings if one.work == 1 and one.id not in same]
     if both is not None and both.work == 1 and not same.issuperset(both.ids):
         steps.append(both.step_ns)

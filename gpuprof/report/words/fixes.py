@@ -240,7 +240,7 @@ def own_lines(finding: Finding) -> list[str]:
 
 def conditions(finding: Finding, diagnosis: Diagnosis, overlapping: bool = True) -> list[str]:
     """What a fix changes about the training or its results, and what it costs before it gains; with `overlapping`,
-    which others take off mostly the same time."""
+    which others save mostly the same time."""
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
     found = _alternatives(finding, diagnosis) if overlapping else []
     found += [f"needs: {escape(finding.needs)}"] if finding.needs else []
@@ -261,22 +261,29 @@ def energy_after(finding: Finding, diagnosis: Diagnosis) -> list[str]:
 
 
 def _alternatives(finding: Finding, diagnosis: Diagnosis) -> list[str]:
-    """Which fixes take off mostly the same time: `or, for mostly the same time, torch.compile (1.4–2.2×)`."""
+    """Which fixes gain little on top of each other: `or torch.compile (1.4–2.2×) instead: …`."""
     if finding.overlaps is not None:
-        return [f"takes off mostly the same time as: {escape(finding.overlaps)}"]
+        return [f"instead of {escape(finding.overlaps)}: together they gain little more"]
     listing = diagnosis.findings if finding in diagnosis.findings else diagnosis.worth_trying
     others = [one for one in listing if one.overlaps == finding.title]
     each = [f"{escape(one.title)} ({times_range(one.speedup)})" for one in others]
-    return [f"or, for mostly the same time, {listed(each)}"] if each else []
+    return _instead(each)
 
 
 def _alternatives_by_number(finding: Finding, diagnosis: Diagnosis) -> list[str]:
-    """The same for a numbered list: `or, for mostly the same time, 3`."""
+    """The same for a numbered list: `or 3 instead: together they gain little more`."""
     numbered = [(str(number), one) for number, one in enumerate(diagnosis.findings, 1)]
     if finding.overlaps is not None:
-        return [f"takes off mostly the same time as {n}" for n, one in numbered if one.title == finding.overlaps]
+        same = [n for n, one in numbered if one.title == finding.overlaps]
+        return [f"instead of {n}: together they gain little more" for n in same]
     others = [number for number, one in numbered if one.overlaps == finding.title]
-    return [f"or, for mostly the same time, {listed(others)}"] if others else []
+    return _instead(others)
+
+
+def _instead(others: list[str]) -> list[str]:
+    if not others:
+        return []
+    return [f"or {' or '.join(others)} instead: together they gain little more"]
 
 
 def considered(diagnosis: Diagnosis) -> list[Text | Table]:
