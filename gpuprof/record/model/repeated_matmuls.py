@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..phases.phase_names import AGAIN_RANGE
 from .walked_passes import WalkedPasses, number_of
 from .zeroed_work import kept, reached
-from ..phases.phase_names import AGAIN_RANGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

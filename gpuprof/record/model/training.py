@@ -10,9 +10,9 @@ from typing import Any
 from ..base.environment import describe_gpu
 from ..base.hooks import CallListener, ModuleHooks, named_blocks
 from ..base.journal import Journal
-from .repeated_matmuls import RepeatedMatmulMarker
 from .program import ProgramRecorder, reference_modules, watch_autocast
 from .repeated_calls import RepeatedCalls, models_of_process
+from .repeated_matmuls import RepeatedMatmulMarker
 from .trained_model import (
     describe_loader,
     describe_model,
