@@ -144,6 +144,9 @@ def test_a_line_is_explained(sampled: Sampled):
     assert found is not None and found.function == next(iter(planted))
     near = explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "project/train.py", 13)
     assert near is not None and near.function == found.function, "the function that the line is in"
+    for line, whose in ((11, "this line: "), (13, "the function: ")):
+        said = explanation(f"train.py:{line}", (), lambda: ("run", diagnosis)).lines
+        assert sum(one.startswith(whose) for one in said) == 1
     assert explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "other.py", 11) is None
     assert explain_line(folder.path, folder.rank, case, diagnosis.step_ns, "train.py", 9999) is None
 
