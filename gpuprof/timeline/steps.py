@@ -21,11 +21,16 @@ from gpuprof.timeline.serving import is_iteration
 from gpuprof.timeline.startup import start_up_spans
 from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
-from gpuprof.units import Assumed, Kernels, Ratio, Share, Steps, WholeNs
+from gpuprof.units import Assumed, Convention, Entries, Kernels, Ratio, Share, Steps, WholeNs
 
 CUT_SHARE: Assumed[Share] = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
+
+MOST_NAMED: Convention[Entries] = 6
+"""Ranges that a message suggests as steps."""
+_OF_INDUCTOR = "## Call "
+"""How the compiler's ranges around generated code begin; they end in a hash."""
 
 START_UP_SHARE: Assumed[tuple[Share, Share]] = (0.05, 0.25)
 """(largest share that the program's start takes of a steady step, smallest share that it takes of a step that is left
@@ -129,7 +134,8 @@ def _named(trace: Trace, pattern: str) -> AnalysedSteps:
     names = [i for i, text in enumerate(trace.strings) if wanted.search(text)]
     rows = np.flatnonzero(np.isin(trace.ops.name, names))
     if not np.any(trace.ops.end_ns[rows] > trace.ops.start_ns[rows]):
-        shown = sorted({trace.strings[i] for i in np.unique(trace.ops.name[trace.ops.kind == ANNOTATION])})[:6]
+        ranges = {trace.strings[i] for i in np.unique(trace.ops.name[trace.ops.kind == ANNOTATION])}
+        shown = sorted(name for name in ranges if not name.startswith(_OF_INDUCTOR))[:MOST_NAMED]
         hint = f"; its ranges are {', '.join(shown)}" if shown else ""
         raise GpuprofError(f"--step {pattern!r} matches no range or op of this trace{hint}")
     return _spans(trace, rows, "user_range", pattern)

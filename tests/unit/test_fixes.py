@@ -71,6 +71,15 @@ def test_fixes_that_gain_little_on_top_of_each_other_name_each_other_by_number()
     ]
 
 
+def test_the_short_answer_says_which_fix_acts_on_the_cause_that_the_verdict_names():
+    cause = replace(host_bound().verdict, confidence=0.97, cause="planning")
+    found = diagnosis(finding(acts_on=("host",)), finding(id="planning", title="plan once", acts_on=("host",)))
+    said = "2 acts on what the verdict names, 1 is expected to gain more"
+    assert said in plain(replace(found, verdict=cause), 80, verbose=False)
+    assert "verdict names" not in plain(found, 80, verbose=False)
+    assert "The verdict names planning kernels" in " ".join(plain(replace(found, verdict=cause), 100).split())
+
+
 def test_the_report_begins_with_the_fix_that_the_terminal_begins_with():
     """Even if the next one gains more certainly: the order of the findings is the only rule."""
     found = diagnosis(

@@ -25,7 +25,7 @@ from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.transform import scale, scaled
-from gpuprof.report.words.fixes import why_first
+from gpuprof.report.words.fixes import why_first, why_not_the_cause
 from gpuprof.value_range import Range
 
 
@@ -186,6 +186,20 @@ def test_a_first_fix_of_something_else_than_the_verdict_names_says_why(found: Fi
     assert "no fix is known" in why_first(replace(differs, findings=(first,)))
     changing = replace(other, changes="twice the samples")
     assert "number 2 acts on input, but changes the training" in why_first(replace(differs, findings=(first, changing)))
+    assert why_first(differs, brief=True) == "2 acts on what the verdict names, 1 is expected to gain more"
+
+
+def test_a_first_fix_that_leaves_the_named_cause_alone_says_which_fix_acts_on_it(found: Fixes):
+    """Planning kernels sets the verdict, and a fix of other work gains more."""
+    first, other = found.findings[0], replace(found.findings[0], id="planning")
+    diagnosis = host_bound()
+    planning = replace(diagnosis.verdict, cause="planning")
+    differs = replace(diagnosis, verdict=planning, findings=(first, other), worth_trying=())
+    assert "names planning kernels" in why_not_the_cause(differs)
+    assert "number 2 acts on planning kernels, and is expected to gain less" in why_not_the_cause(differs)
+    assert why_not_the_cause(replace(differs, findings=(other, first))) == ""
+    assert why_not_the_cause(replace(differs, findings=(first,))) == "", "no fix is known to act on it"
+    assert why_not_the_cause(replace(differs, verdict=diagnosis.verdict)) == ""
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,13 @@ def test_skip_and_named_steps():
             timeline_of(training(3), **options)
 
 
+def test_ranges_of_generated_code_are_not_suggested_as_steps():
+    trace = training(3).annotation("## Call CompiledFxGraph f4rbvghz ##", 0, 400).annotation("my step", 500, 900)
+    with pytest.raises(GpuprofError, match="my step") as raised:
+        timeline_of(trace, step="-1")
+    assert "CompiledFxGraph" not in str(raised.value)
+
+
 def test_passes_in_a_closure_are_not_the_optimizers():
     """Lightning's optimizers run forward and backward in their own step."""
     trace = TraceBuilder()

@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from gpuprof.diagnosis.detect.declared.ledger_part import Cost
+from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.diagnosis.result.fix import FixLine
@@ -79,7 +81,8 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         lines += [said + gained] if said.cell_len + gained.cell_len <= width else [said, gained]
     if rest := _rest(diagnosis, brevity):
         lines.append(Text(rest, "dim"))
-    if brevity.fixes > NUMBER_WIDTH and (why := why_first(diagnosis)):
+    is_brief = brevity.fixes <= NUMBER_WIDTH
+    if why := why_first(diagnosis, brief=is_brief) or why_not_the_cause(diagnosis, brief=is_brief):
         lines.append(Text(why, "dim"))
     if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
         lines.append(Text(unsure, "dim"))
@@ -139,10 +142,20 @@ def _in_brief(one: Finding, width: int) -> list[Text]:
 RESOURCE_OF = {"compute": "device", "memory": "device", "latency": "device"}
 NAMES = {"host": "the CPU (host)", "input": "input", "transfer": "copies", "communication": "communication",
          "device": "the GPU's own work"}  # fmt: skip
+COSTS_OF_CAUSE: dict[str, tuple[Cost, str]] = {
+    "planning": ("planning", "planning kernels"),
+    "loading": ("loading_code", "loading code"),
+    "compile": ("compiling", "compiling"),
+    "allocator": ("allocating", "allocating memory"),
+    "cpu_compute": ("computing_on_cpu", "computing on the CPU"),
+}
+"""A verdict's cause → the cost that findings declare to lower, and its words; causes that many fixes lower without
+declaring it, such as launches, are left out."""
 
 
-def why_first(diagnosis: Diagnosis) -> str:
-    """Why the first fix acts on something other than what the verdict names; empty if they agree or are not known."""
+def why_first(diagnosis: Diagnosis, *, brief: bool = False) -> str:
+    """Why the first fix acts on something other than what the verdict names; empty if they agree or are not known. In
+    brief: half a line."""
     bound, findings = diagnosis.verdict.bound, (*diagnosis.findings, *diagnosis.worth_trying)
     if bound in (None, "balanced") or not findings:
         return ""
@@ -153,11 +166,36 @@ def why_first(diagnosis: Diagnosis) -> str:
     other = NAMES[first.acts_on[0]] if first.acts_on else "what the replayed steps do not show"
     head = f"The verdict names {NAMES[resource]}, and the first fix acts on {other}"
     if named is None:
-        return f"{head}: no fix is known that takes work off {NAMES[resource]} here."
-    agreed = findings[named - 1]
-    if agreed.changes and not first.changes:
-        return f"{head}: number {named} acts on {NAMES[resource]}, but changes the training."
-    return f"{head}: number {named} acts on {NAMES[resource]}, and is expected to gain less over the rest of the run."
+        none = f"no fix is known that takes work off {NAMES[resource]} here"
+        return none if brief else f"{head}: {none}."
+    return _why_later(head, NAMES[resource], named, findings, brief)
+
+
+def why_not_the_cause(diagnosis: Diagnosis, *, brief: bool = False) -> str:
+    """Why the first fix acts on something other than the cause that the verdict names, though a later one lowers that;
+    empty if the first one does, or if none is known to."""
+    findings = (*diagnosis.findings, *diagnosis.worth_trying)
+    named = COSTS_OF_CAUSE.get(diagnosis.verdict.cause or "")
+    if named is None or not findings:
+        return ""
+    cost, what = named
+    lowering = {one.id for one in declarations() if cost in one.lowers}
+    number = next((i for i, one in enumerate(findings, 1) if one.id in lowering), 1)
+    if number == 1:
+        return ""
+    head = f"The verdict names {what}, and the first fix acts on other work"
+    return _why_later(head, what, number, findings, brief)
+
+
+def _why_later(head: str, what: str, number: int, findings: Sequence[Finding], brief: bool) -> str:
+    """Why the fix with this number, which acts on what the verdict names, is not the first."""
+    if findings[number - 1].changes and not findings[0].changes:
+        short, whole = "but changes the training", "but changes the training"
+    else:
+        short, whole = "1 is expected to gain more", "and is expected to gain less over the rest of the run"
+    if brief:
+        return f"{number} acts on what the verdict names, {short}"
+    return f"{head}: number {number} acts on {what}, {whole}."
 
 
 def chance(finding: Finding) -> str:
