@@ -24,10 +24,11 @@ def command(folder: Path, keep: int, dry_run: bool) -> int:
     """
     from gpuprof.report.numbers import amount
     from gpuprof.tracefile.run_folder.run_paths import runs_in
+    from gpuprof.tracefile.traces_in_folder import passes
 
     runs = runs_in(folder)
     if not runs:
-        raise GpuprofError(f"{folder} holds no run")
+        raise GpuprofError(f"{folder} holds no run" if passes(folder, Path.is_dir) else f"{folder}: no such folder")
     freed, cleaned = 0, 0
     for run in runs[: max(len(runs) - keep, 0)]:
         if (read_json(run / MANIFEST) or {}).get("status") == "running":

@@ -32,6 +32,7 @@ from gpuprof.diagnosis.verdict.verdict import judge, slow_kind, with_doubts
 from gpuprof.diagnosis.verdict.verdict_summary import summary
 from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.noise import process_noise
+from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.replay.unprofiled.host_pace import pace_and_spread
 from gpuprof.replay.unprofiled.profiler_fit import Removal
 from gpuprof.timeline.cpu.cpu_compute import computes
@@ -83,8 +84,9 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         verdict = with_doubts(verdict, analysis.sensitivities, doubted, budget is not None, exposed, analysis.unit)
     tried = failures(analysis.folder.path if analysis.folder else None)
     advice = fixes(analysis, verdict.bound, tried) if advise else Fixes((), None, ())
+    gains: Sensitivities | None = analysis.sensitivities
     if not analysis.is_whole and not holds_with_missing_events(verdict.bound, busiest):
-        verdict, advice = undecided(verdict), Fixes((), None, ())
+        verdict, advice, gains = undecided(verdict), Fixes((), None, ()), None
     comparable = steps.unprofiled_ns is not None or analysis.schedule.has_usual_step
     steps = replace(
         steps,
@@ -104,7 +106,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         budget=replace(found, process_noise=noise) if found is not None else None,
         devices_estimated=estimated,
         roofline=found_roof,
-        sensitivities=analysis.sensitivities,
+        sensitivities=gains,
         findings=advice.findings,
         combined=advice.combined,
         considered=advice.considered,

@@ -103,7 +103,7 @@ def _more_workers(analysis: Analysis, step: CpuStep) -> Finding | None:
     does = "waits for its workers" if now else "prepares its batches itself"
     return Finding(
         id=with_role("loader_workers"),
-        title=f"{now} → {wanted} input workers" if now else f"{wanted} input workers",
+        title=f"input workers {now} → {wanted}" if now else f"input workers: {wanted}",
         severity="high" if gain.expected >= SEVERE_GAIN else "medium" if gain.expected >= MARKED_GAIN else "low",
         evidence=(
             Evidence(

@@ -227,4 +227,6 @@ def test_clean_removes_what_is_large_of_old_runs(tmp_path: Path):
     assert gone == {f"2026-01-02_000000_train/{name}" for name in ("memory.rank0.pickle", "trace.rank0.json.gz")}
     assert in_process("history", runs).stdout.count("_train") >= 3
     done = in_process("clean", tmp_path / "nothing")
-    assert done.returncode == 2 and "holds no run" in one_line(done.stderr)
+    assert done.returncode == 2 and one_line(done.stderr).endswith("nothing: no such folder")
+    (tmp_path / "empty").mkdir()
+    assert "holds no run" in one_line(in_process("clean", tmp_path / "empty").stderr)

@@ -83,10 +83,23 @@ def test_waits_and_python_and_batches_are_items(tmp_path):
     found = ledger(steps(body), tmp_path)
     assert item(found, "batch").ns == pytest.approx(5 * MS, rel=0.2)
     assert item(found, "batch").kind == "input"
+    assert item(found, "batch").why == "the training process makes its batches itself"
     python = item(found, "Python")
     assert python.ns == pytest.approx(8 * MS, rel=0.05)
     assert python.reach_ns is not None
     assert python.why == "its functions were not sampled"
+
+
+def test_what_workers_do_is_not_recorded_unless_they_are_sampled(tmp_path):
+    def body(made):
+        start = made.now
+        made.python(5 * MS)
+        name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        made.trace.op(name, start, made.now, tid=made.tid)
+        for _ in range(50):
+            made.small_mm()
+
+    assert "--sample-workers" in (item(ledger(steps(body), tmp_path), "batch").why or "")
 
 
 def test_the_usual_step_that_was_measured_leaves_a_signed_residual(tmp_path):

@@ -58,7 +58,12 @@ def test_every_title_of_a_fix_names_its_page():
     assert wrong == []
 
 
-@pytest.mark.parametrize("text", ["batch 4 → 16", "8 × the batch", "batch 8 -> 64"])
+def test_no_title_of_a_fix_begins_with_a_number():
+    """Its own number stands before it: `2  4 input workers` would read as 24."""
+    assert [title for _, title in titles_of_fixes() if title[0].isdecimal() and "once memory" not in title] == []
+
+
+@pytest.mark.parametrize("text", ["batch 4 → 16", "batch × 8", "batch 8 -> 64", "8 × the batch"])
 def test_numbers_of_a_run_do_not_matter(text):
     assert ids(text) == ["larger_batch"]
 

@@ -204,12 +204,12 @@ def embedding(tmp_path, indices: list[int]) -> Analysis:
 
 def test_the_batch_is_recognised_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
-    assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
+    assert found.title == "batch × 8", "rows of a tensor are not the loader's samples"
     assert "batch_size=8 * batch_size" in str(found.fix)
     assert found.evidence[0].text.startswith("512 tokens a batch")
     assert all(place.start_ns is not None and place.where for place in found.evidence[1:])
     packed = only(larger_batch, embedding(tmp_path, [1, 512]))
-    assert packed.title == "8 × the batch"
+    assert packed.title == "batch × 8"
     assert "512 tokens" in packed.evidence[0].text
 
 

@@ -64,7 +64,7 @@ def test_a_fix_shows_what_it_gains_and_what_to_write():
 
 
 def test_fixes_that_gain_little_on_top_of_each_other_name_each_other_by_number():
-    lines = lines_of(finding(), finding(id="larger_batch", title="8 × the batch", overlaps="torch.compile"))
+    lines = lines_of(finding(), finding(id="larger_batch", title="batch × 8", overlaps="torch.compile"))
     assert [line.strip() for line in lines if "together they" in line] == [
         "or 2 instead: together they gain little more",
         "instead of 1: together they gain little more",

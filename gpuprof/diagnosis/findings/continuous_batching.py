@@ -87,7 +87,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     size = f"{batch * factor}" if batch else f"{factor} * batch_size"
     write = _FIXES.get(case.workload.engine or "", _otherwise)
     yield Proposal(
-        title=f"{batch} → {batch * factor} requests at once" if batch else f"{factor} × the requests at once",
+        title=f"requests at once {batch} → {batch * factor}" if batch else f"requests at once × {factor}",
         evidence=spans(case, text, model & (graph.lane >= 0)),
         fix=as_fix(write(more, factor, size)),
         change=scaled_batch(case, factor),

@@ -83,7 +83,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if input_ns < calibrated.FETCH_NS.rising[1]:
         return
     rest = case.step_of(without_resource(graph, "input"))
-    workers, cpus = _workers(case), case.folder.cpus if case.folder else None
+    workers, cpus = workers_of(case), case.folder.cpus if case.folder else None
     if workers is None or workers > 0:
         # Starved workers each deliver one batch per step: twice the workers need half the time.
         wanted = None if workers is None else int(min(2 * workers, max(cpus or math.inf, 1)))
@@ -129,7 +129,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def _workers(case: Analysis) -> int | None:
+def workers_of(case: Analysis) -> int | None:
     """Number of loader workers: from the run, or else 0 unless the recording shows the iterator with workers; None if
     it shows that one without their number."""
     known = (case.run.loader or {}).get("num_workers") if case.run else None
@@ -150,7 +150,7 @@ def _cpu_ns(case: Analysis, input_ns: float) -> float:
 def _title(workers: int | None, wanted: int | None) -> str:
     if workers is None:
         return "twice the input workers"
-    return f"{workers} → {wanted} input workers" if workers else f"{wanted} input workers"
+    return f"input workers {workers} → {wanted}" if workers else f"input workers: {wanted}"
 
 
 def _own_process(case: Analysis) -> str:
@@ -205,7 +205,7 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
         f"{duration(consumer_ns / feed.batches)}{waited}"
     )
     yield Proposal(
-        title=f"{loader.workers} → {wanted} input workers",
+        title=f"input workers {loader.workers} → {wanted}",
         evidence=(Evidence(text, lines=batch_lines(case.folder)),),
         fix=case.stack.fix(
             call("DataLoader", ..., num_workers=wanted, persistent_workers=True),

@@ -141,7 +141,7 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
     room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     return Proposal(
-        title=f"batch {samples} → {samples * chosen:g}" if samples else f"{chosen:g} × the batch",
+        title=f"batch {samples} → {samples * chosen:g}" if samples else f"batch × {chosen:g}",
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             call("DataLoader", ..., batch_size=Code(size)) + room,

@@ -237,7 +237,8 @@ def _digest(made: bytes | Note, name: str) -> Digest | Note:
     """The unpacked digest. `name`: the recording's current path, which may differ from that when the digest was
     made."""
     if isinstance(made, tuple):
-        return made
+        finding, text = made  # other processes know the recording by its absolute path
+        return finding, text if url_of(name) else text.replace(str(Path(name).absolute()), name)
     found = from_bytes(made, name)
     if found is None:
         return "rank_unreadable", f"{name}: its digest is of another version of gpuprof"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
+from gpuprof.diagnosis.findings.input_workers import workers_of
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.split_collectives import waiting, without_waiting
 from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.run_folder.samples import read_samples
 
 
 def batches(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
@@ -20,16 +23,25 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
     if total <= loader_calibrated.FETCH_NS.value:
         return
     left = loader_calibrated.FETCH_NS.value / total
-    workers = case.run.loader.get("num_workers") if case.run and case.run.loader else None
     yield LedgerPart(
         kind="input",
         what="getting the next batch",
         nodes=nodes,
         change=lambda graph: scaled(graph, nodes, left),
         reach=left,
-        why="the training process makes its batches itself" if workers == 0 else None,
+        why=_why(case),
         cost="batches",
     )
+
+
+def _why(case: Analysis) -> str | None:
+    """Why the training gets its batches late; None if samples of its workers tell, which are shown elsewhere."""
+    if workers_of(case) == 0:
+        return "the training process makes its batches itself"
+    samples = read_samples(Path(case.folder.path), case.folder.rank) if case.folder else None
+    if samples is not None and len(samples.worker_node):
+        return None
+    return "what its workers do is not recorded (gpuprof trace --sample-workers)"
 
 
 def peers(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:

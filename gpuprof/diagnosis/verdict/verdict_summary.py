@@ -94,11 +94,11 @@ _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kern
 
 
 def _limited(shares: Shares, limits: Mapping[str, float]) -> Sentences:
-    """`Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what limits a device that is always busy."""
+    """`Memory traffic limits 370 ms of its computation, arithmetic 238 ms.`: what limits a GPU that is always busy."""
     times = sorted(((of * shares.compute_ns, key) for key, of in limits.items()), reverse=True)
     worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > LEAST_MENTIONED * shares.step_ns]
     if not worth_saying:
         return ()
     (most, first), *others = worth_saying
     rest = "".join(f", {name} {duration(ns)}" for ns, name in others)
-    return (f"{first.capitalize()} limits {duration(most)} of that{rest}.",)
+    return (f"{first.capitalize()} limits {duration(most)} of its computation{rest}.",)

@@ -111,8 +111,9 @@ def _line(file: str, line: int, diagnosis_of: DiagnosisOf) -> tuple[str, ...]:
         raise GpuprofError(
             f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}, nor before a line that is"
         )
-    other = (f"No sample at line {line}; the sampled function that begins before it:",) if found.line != line else ()
-    return (*other, *map(escape, explained(found, diagnosis)))
+    is_line = found.line == line
+    other = () if is_line else (f"No sample at line {line}; the sampled function that begins before it:",)
+    return (*other, *map(escape, explained(found, diagnosis, "this line" if is_line else "the function")))
 
 
 def _fix(number: int, pages: dict[str, Page], diagnosis_of: DiagnosisOf) -> Explanation:

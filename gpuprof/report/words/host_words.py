@@ -113,14 +113,15 @@ def gain(one: HostFunction, now_ns: float | None) -> str:
     return f"→ {duration(one.step_ns.expected)} without it"
 
 
-def explained(one: HostFunction, diagnosis: Diagnosis) -> list[str]:
-    """What is known of a function or a line, in sentences."""
+def explained(one: HostFunction, diagnosis: Diagnosis, which: str) -> list[str]:
+    """What is known of a function or a line, in sentences. which: `this line` or `the function`, whose time it is: the
+    list of functions gives a function's whole time at the line with most of its samples."""
     host = diagnosis.host
     assert host is not None
     unit = f"of the sampled step ({duration(host.step_ns)})"
     said = [
         f"{one.place}  {one.function}",
-        f"{duration(one.ns.expected)} a step ({duration(one.ns.low)} to {duration(one.ns.high)}), "
+        f"{which}: {duration(one.ns.expected)} a step ({duration(one.ns.low)} to {duration(one.ns.high)}), "
         f"{share(one.ns.expected, host.step_ns)} {unit}, what it calls included; "
         f"{duration(one.self_ns)} in its own lines and native code.",
     ]
