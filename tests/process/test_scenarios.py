@@ -277,5 +277,8 @@ def test_it_trains_on_a_cpu(entry: Scenario, fix: str, tmp_path: Path, monkeypat
     monkeypatch.setenv("SCENARIO_MATERIAL", str(tmp_path / "material"))
     words = ["--fix", fix] if fix else []
     done = python("-m", "scenarios", "run", entry.name, *words, "--timed")
+    if "there is no GPU" in done.stdout:  # a fix for kernels of a GPU: it says so, and nothing is timed
+        assert done.returncode == 1 and "was not applied" in done.stderr
+        return
     assert done.returncode == 0, done.stderr[-2000:]
     assert '"free_ms"' in done.stdout

@@ -415,7 +415,7 @@ def test_which_variant_was_chosen_is_said():
         ({"to": ["L4"], "host_factor": 0.0}, "a host factor is"),
         ({"to": ["L4"], "host_factor": math.nan}, "a host factor is"),
         ({"to": ["L4"], "ranks": (0,)}, "0 GPUs is not possible"),
-        ({"to": ["L4"], "prices": {"L4": -1.0}}, "a price of -1"),
+        ({"to": ["L4"], "prices": {"L4": -1.0}}, "-1 $ an hour is not a valid price"),
         ({"to": ["L4"], "explain": ("L4", "voodoo")}, "no GPU named 'voodoo'"),
     ],
 )

@@ -77,6 +77,6 @@ def test_what_comes_after_the_last_used_gradient(tmp_path: Path, make, gradients
     found = list(discarded_gradients.find(case))
     assert len(found) == bool(gradients)
     if found:
-        assert f"go on to {gradients} gradients" in found[0].evidence[0].text
+        assert f"continue to {gradients} gradients" in found[0].evidence[0].text
         gone = case.graph.on_gpu & (found[0].change(case.graph).duration_ns == 0)
         assert gone.sum() >= LAYERS * case.steps, "at least a matmul for each layer"

@@ -108,7 +108,7 @@ def test_every_patch_that_a_finding_names_exists_and_takes_its_value():
 
 def test_nothing_reads_the_text_of_a_fix():
     """No regular expression reads advice, and no rendered fix is parsed."""
-    for name in ("fixes", "own_flags", "run"):
+    for name in ("fixes", "own_flags", "run_trial"):
         source = (Path(str(ROOT)) / "gpuprof" / "trial" / f"{name}.py").read_text(encoding="utf-8")
         assert "re.compile" not in source and "finding.fix." not in source and ".split()" not in source, name
 

@@ -177,5 +177,6 @@ def test_a_thread_with_autograds_name_is_its_own(tmp_path):
     builder = unnamed_training(update=False)
     builder.event(ph="M", name="thread_name", pid=1, tid=AUTOGRAD, ts=0, args={"name": "not pt_autograd_0"})
     assert "backward" not in busy(builder, tmp_path), "a name that only contains it"
+    builder = unnamed_training(update=False)
     builder.event(ph="M", name="thread_name", pid=1, tid=AUTOGRAD, ts=0, args={"name": "thread 7 (pt_autograd_0)"})
     assert busy(builder, tmp_path)["backward"] > 3 * 3.5 * MS

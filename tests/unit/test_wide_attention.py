@@ -55,7 +55,7 @@ def test_attention_at_the_rate_of_flash_without_the_casts_next_to_it(tmp_path: P
     assert not list(autocast.find(case))
 
 
-@pytest.mark.parametrize(("products", "attends"), [(BF16, BF16), (FLOAT, FLOAT)])
+@pytest.mark.parametrize(("matmuls", "attends"), [(BF16, BF16), (FLOAT, FLOAT)])
 def test_not_where_attention_is_like_the_rest(tmp_path: Path, matmuls: str, attends: str) -> None:
     assert not list(wide_attention.find(program(tmp_path, matmuls, attends)))
 

@@ -116,7 +116,8 @@ def worth_trying(diagnosis: Diagnosis, width: int, most: int | None = None) -> l
     rest = f"   and {len(found) - most} more, with -v"
     if lines and len(found) > most:
         last = lines[-1]
-        if isinstance(last, Text) and last.cell_len + len(rest) <= width:
+        command = found[most - 1].settle  # which is pasted up to the end of its line
+        if isinstance(last, Text) and not command and last.cell_len + len(rest) <= width:
             last.append(rest)
         else:
             lines.append(Text(rest.strip(), "dim"))
