@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import more, ms
+from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 SPARE_WORKERS: Assumed[Ratio] = 1.5
 """Batches that the proposed workers can make, per batch that the training takes."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
-MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
     id="input_workers",
@@ -127,16 +126,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
         worst=to(calibrated.FETCH_NS.rising[2]),
         least_ns=least_ns,
     )
-
-
-def workers_of(case: Analysis) -> int | None:
-    """Number of loader workers: from the run, or else 0 unless the recording shows the iterator with workers; None if
-    it shows that one without their number."""
-    known = (case.run.loader or {}).get("num_workers") if case.run else None
-    several = bool(case.ops_named(MULTIPLE.search).any())
-    if isinstance(known, int) and (known > 0 or not several):
-        return known
-    return None if several else 0
 
 
 def _cpu_ns(case: Analysis, input_ns: float) -> float:

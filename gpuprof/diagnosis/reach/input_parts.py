@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
-from gpuprof.diagnosis.findings.input_workers import workers_of
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.split_collectives import waiting, without_waiting
 from gpuprof.replay.transform import scaled
