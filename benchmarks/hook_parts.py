@@ -82,7 +82,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         gpuprof.Recorder(f"{folder}/run", settle=10, baseline=1_000_000, sampling=False, trackers=False) as recorder,
     ):
-        tape.WORKED_OUT_NS = bare_steps.KEPT_NS = NEVER_NS  # lines are made after the stage, as on a GPU
+        tape.WORKED_OUT_NS = bare_steps.WORKED_OUT_NS = NEVER_NS  # lines are made after the stage, as on a GPU
         microseconds(steps, SETTLED, recorder)
         traced = statistics.median(microseconds(steps, asked.steps, recorder))
         profile.enable()

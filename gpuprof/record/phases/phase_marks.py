@@ -66,7 +66,7 @@ _NOTHING = nullcontext()
 
 def _session() -> Any:
     """The session of this process: that of `gpuprof trace`, else of a Recorder; None where nothing records."""
-    for module in ("_gpuprof.record.entry.attach", f"{__package__.rpartition('.')[0]}.entry.attach"):
+    for module in ("_gpuprof.record.entry.attach", f"{__name__.rpartition('.phases.')[0]}.entry.attach"):
         attach = sys.modules.get(module)
         session = attach.holder.current() if attach is not None else None
         if session is not None:

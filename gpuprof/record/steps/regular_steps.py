@@ -158,8 +158,8 @@ class StepWatch:
         steps, first = self._steps, self._steps[0]
         calls = [work for one in steps for work in one.calls]
         found = [each for one in steps for each in one.arguments]
-        key, has_tokens = found[0][::2] if found and found[0] is not None else (None, False)
-        if any(each is None or each[::2] != (key, has_tokens) for each in found):
+        key, _, has_tokens = found[0] if found and found[0] is not None else (None, (), False)
+        if any(each is None or (each[0], each[2]) != (key, has_tokens) for each in found):
             return None
         shapes = [each[1] for each in found if each is not None]
         regular = Regular(
