@@ -94,11 +94,11 @@ SILENT_WORKS = Number(
     "recordings of trainings and inference does it change a verdict.",
 )  # fmt: skip
 DOUBT_LEFT = Number(
-    0.5, 0.0, 0.7, "", "fitted",
+    0.7, 0.0, 0.7, "", "fitted",
     "Of the assumed probability that a fix does not work, for what it needs and the recording does not show, the share "
     "that measurements leave. Of 14 such fixes in *Worth trying* that were measured on programs of the role fit, 3.3 "
-    "should have failed, and none did: with half of the doubt that has a probability of 0.2, with 0.7 of it 0.1. The "
-    "larger doubt is taken, since the programs were written to have what their fixes change, which favours the fixes; "
-    "for the same reason the list of a fix goes by the assumed probability.",
+    "should have failed, and none did: with 0.7 of the doubt that has a probability of 0.1. That end of it is "
+    "taken, since the programs were written to have what their fixes change, which favours the fixes; for the same "
+    "reason the list of a fix goes by the assumed probability.",
     ("scenarios",), "python -m benchmarks.recall",
 )  # fmt: skip
