@@ -72,7 +72,7 @@ STRETCH_S = 3.0
 """Seconds for which the traced process runs by itself after the blocks."""
 WHOLE = ("--settle", "20", "--baseline", "40", "--steps", "2")
 ENDLESS = ("--settle", "20", "--baseline", "100000", "--steps", "2")
-"""Options with so many steps that the baseline does not end."""
+"""Options whose baseline has more steps than the training."""
 PATIENCE_S = 120.0
 
 

@@ -31,10 +31,10 @@ PROCESS = Number(
     ("scenarios",), _REFIT,
 )  # fmt: skip
 HOST_BOUND = Number(
-    0.15, 0.07, 0.18, "", "fitted",
+    0.14, 0.07, 0.18, "", "fitted",
     "Variation of a step from one process to the next where the CPU (host) alone sets its pace; where only a share of "
-    "the step scales with the CPU's time, times the square root of that share. With 0.14, 82 % of the processes of "
-    "host-bound programs were within their interval, with 0.06 only 52 %; a variation in proportion to the share, and "
+    "the step scales with the CPU's time, times the square root of that share. With it 82 % of the processes of "
+    "host-bound programs are within their interval, with 6 % only 52 %; a variation in proportion to the share, and "
     "how much the steps of one process differ, explain the timings less well.",
     ("scenarios",), _REFIT,
 )  # fmt: skip

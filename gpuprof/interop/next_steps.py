@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuprof import runfile
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.finding_model import BEFORE_COMMAND, Finding
 from gpuprof.diagnosis.result.fix import PatchValue
 from gpuprof.record.base.redact import MASK
 from gpuprof.trial.fixes import FixToTry, advised, lines_for
@@ -21,8 +21,6 @@ from gpuprof.trial.trial import TriedFix
 from gpuprof.trial.trial_subject import START_S, TrialSubject, with_workers
 from gpuprof.units import Characters, Convention, Entries
 
-BEFORE_COMMAND = " -- "
-"""Between gpuprof's part of a line and the training's own command."""
 MOST_EXPLAINED: Convention[Entries] = 3
 """Fixes whose page a diagnosis names."""
 _LONGEST_FIX: Convention[Characters] = 300

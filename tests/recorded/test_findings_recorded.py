@@ -191,7 +191,7 @@ def test_torchs_own_transformer_that_looks_at_its_mask_is_compiled_after_that():
     assert alone.parts == ("is_causal=True", "torch.compile") and "is_causal=True" in graphs.needs
     found = fixes(case)
     tried = [one for one in found.worth_trying if one.id in ("compile", "cuda_graphs")]
-    assert len(tried) == 2 and all(one.speedup.low <= 1.0 and one.probability < 0.95 for one in tried)
+    assert len(tried) == 2 and all(one.speedup.low <= 1.0 and one.probability < 0.9 for one in tried)
     assert not compiled_passes.looks_at_mask(case_of(ROOT / "scenarios" / "small_batch" / "recording"))
 
 

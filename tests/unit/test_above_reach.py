@@ -233,7 +233,8 @@ def test_the_largest_item_of_programs_that_were_recorded_later(name, finding):
     diagnosis = diagnosed(ROOT / "scenarios" / "programs" / name / "recording")
     found = diagnosis.above_reach
     assert found is not None and identity_holds(found) and explained(found) >= 0.85
-    # A teacher that runs twice is repeated, and the pass that is left is of a module that is not trained: as long.
+    # A teacher that runs twice is two items of about the same length: the second pass, and the one that is left.
+    assert found.largest[0].finding in {finding, *({"frozen_encoder"} if name == "teacher_twice" else ())}
     mine = next(one for one in found.largest if one.finding == finding)
     assert mine.ns >= 0.9 * found.largest[0].ns
     assert finding in {one.id for one in diagnosis.findings}

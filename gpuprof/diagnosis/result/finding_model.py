@@ -12,6 +12,9 @@ from gpuprof.bounds import Above0, OneOf, Share, Signed, Words
 from gpuprof.diagnosis.result.fix import FixLine, PatchValue, Setting
 from gpuprof.value_range import Range
 
+BEFORE_COMMAND = " -- "
+"""Between gpuprof's part of `Finding.settle` and the training's own command."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

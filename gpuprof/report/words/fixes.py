@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from rich.cells import cell_len
 from rich.table import Table
@@ -127,17 +128,20 @@ def worth_trying(diagnosis: Diagnosis, width: int, most: int | None = None) -> l
 def _in_brief(one: Finding, width: int) -> list[Text]:
     """Title, probability, and the command that settles it: in one line if that fits. Nothing is cut, so that the
     command can be pasted."""
-    title, odds = Text(escape(one.title), "bold"), f"{times_range(one.speedup)}, {chance(one)}"
+    *above, last = wrap(escape(one.title), width)
+    lines = [Text(part, "bold") for part in above]
+    title, odds = Text(last, "bold"), f"{times_range(one.speedup)}, {chance(one)}"
     whole = commands(one)[:2]  # with the training's command, or without it if gpuprof knows that
     line = Text.assemble(title, f"   {odds}")
     for command in whole:
         if line.cell_len + 3 + cell_len(command) <= width:
-            return [line.append(f"   {command}")]
+            return [*lines, line.append(f"   {command}")]
     command = next((text for text in whole if cell_len(text) + 3 <= width), whole[-1])
     if line.cell_len <= width:
-        return [line, Text(f"   {command}")]
+        return [*lines, line, Text(f"   {command}")]
     below = f"   {odds}   {command}"
-    return [title, Text(below)] if cell_len(below) <= width else [title, Text(f"   {odds}"), Text(f"   {command}")]
+    lines.append(title)
+    return [*lines, Text(below)] if cell_len(below) <= width else [*lines, Text(f"   {odds}"), Text(f"   {command}")]
 
 
 RESOURCE_OF = {"compute": "device", "memory": "device", "latency": "device"}

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.finding_model import BEFORE_COMMAND, Finding
 from gpuprof.report.names import escape
-
-BEFORE_COMMAND = " -- "
-"""Between gpuprof's part of the line and the training's own command."""
 
 
 def settle(finding: Finding) -> str:
