@@ -211,16 +211,18 @@ def _several(
     both = found.combined
     same = both is not None and set(both.ids) == {change.finding, *change.also}
     gain = both.speedup if both is not None and same else None
-    if ids_of(mine[0], found) == {change.finding, *change.also}:
-        gain = mine[0].speedup
+    just_these = (one for one in mine if ids_of(one, found) == {change.finding, *change.also})
+    if (entry := next(just_these, None)) is not None:
+        gain = entry.speedup
     predicted = None if gain is None else (gain.low, gain.expected, gain.high)
     likely = math.prod({one.title: one.probability for one in all_of_them}.values())
     return Pair(*head, "fixes" if sure else "worth_trying", last, predicted, likely)
 
 
 def ids_of(one: Finding, found: Diagnosis) -> set[str]:
-    """The findings whose fixes an entry makes: two that are ruled out alone, or just its own."""
-    alone = {other.id for other in found.considered if other.title in one.parts}
+    """The findings whose fixes an entry makes: two, of which one at least is ruled out alone, or just its own."""
+    others = (*found.considered, *found.findings, *found.worth_trying)
+    alone = {other.id for other in others if other.title in one.parts}
     return alone if len(alone) > 1 else {one.id}
 
 
