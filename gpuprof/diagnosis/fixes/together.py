@@ -1,6 +1,7 @@
 """Fixes that are worth it together only. Two, neither of which gains alone: the GPU and the CPU, or the CPU and the
-workers, both limit a step, so that relieving one of them leaves the other. Several that gain a little each. And one that gains once another is made,
-which removes what hid it."""
+workers, both limit a step, so that relieving one of them leaves the other. Several that gain a little each. And one
+that gains only once another is made, because the other removes what hid it.
+"""
 
 from __future__ import annotations
 
