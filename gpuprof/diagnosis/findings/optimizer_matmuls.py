@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuprof.costs.roofline import Roofline
     from gpuprof.diagnosis.analysis import Analysis, Change
 
-LEAST_SHARE: Assumed[Share] = 0.03
+LEAST_MATMULS_SHARE: Assumed[Share] = 0.03
 """Smallest share of the step's GPU time, or CPU time, in these multiplications for a proposal."""
 FEWEST_OF_A_SHAPE: Assumed[Entries] = 4
 """Fewest iterations for each different shape for which stacking is proposed."""
@@ -40,7 +40,7 @@ HALF_THE_BYTES: Convention[Share] = 0.5
 PAGE = Page(
     id="optimizer_matmuls",
     applies=("training",),
-    title="The optimizer multiplies matrices in float32, or one small matrix after another",
+    title="The optimizer multiplies matrices in float32 or one by one",
     means="""
 Muon makes each gradient orthogonal by an iteration of matrix multiplications; Shampoo and SOAP multiply it by
 preconditioners. Gradients are in float32 where weights are, and autocast does not cover the optimizer's step, so these
@@ -50,9 +50,9 @@ which a stack of all matrices of one shape makes a few batched ones.
 """,
     detected=f"""
 Matrix multiplications of float32 operands in the step of an optimizer (its `Optimizer.step` range or its phase), if
-they take {percent(LEAST_SHARE)} % of the GPU's time. An iteration: a norm, followed by at least six multiplications of
-the sides of the same matrix; stacking is proposed for {FEWEST_OF_A_SHAPE} or more iterations for each different shape.
-Not detected without shapes.
+they take {percent(LEAST_MATMULS_SHARE)} % of the GPU's time. An iteration: a norm, followed by at least six
+multiplications of the sides of the same matrix; stacking is proposed for {FEWEST_OF_A_SHAPE} or more iterations for
+each different shape. Not detected without shapes.
 """,
     gain=f"""
 In bf16 each multiplication takes what a 16-bit one of its FLOPs and bytes takes (as for `autocast`), and elementwise
@@ -81,14 +81,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
     wide = matmuls & single & ((which >= 0) if found is not None else optimizer_nodes(case))
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     took = float(graph.duration_ns[wide].sum())
-    if took >= LEAST_SHARE * whole:
+    if took >= LEAST_MATMULS_SHARE * whole:
         iterated = found is not None
         text = (
             f"{case.per_step(float(wide.sum())):,.0f} matrix multiplications {case.unit.a} in the optimizer have"
             f" float32 operands: {duration(case.per_step(took))}, {100 * took / whole:.0f} % of the GPU's time"
         )
         yield Proposal(
-            title="the optimizer's matrix multiplications in bf16",
+            title="optimizer matrix multiplications in bf16",
             evidence=spans(case, text, wide),
             fix=code("x = gradient.bfloat16()")
             + "  # for the multiplications; .float() for the update"
@@ -113,7 +113,7 @@ def _stacked(
     host = (which >= 0) & ~graph.on_gpu & ~graph.waits
     host_ns = case.per_step(float(graph.duration_ns[host].sum()))
     gpu_ns = case.per_step(float(graph.duration_ns[(which >= 0) & graph.on_gpu].sum()))
-    if each < FEWEST_OF_A_SHAPE * shapes or max(host_ns, gpu_ns) < LEAST_SHARE * case.step_ns:
+    if each < FEWEST_OF_A_SHAPE * shapes or max(host_ns, gpu_ns) < LEAST_MATMULS_SHARE * case.step_ns:
         return
     pieces = case.per_step(float(((which >= 0) & graph.on_gpu).sum()))
     text = (
@@ -122,7 +122,7 @@ def _stacked(
     )
     in_bf16 = bool(wide.any())
     yield Proposal(
-        title="matrices of one shape stacked in the optimizer" + (", in bf16" if in_bf16 else ""),
+        title="optimizer matrices of one shape stacked",
         evidence=spans(case, text, which >= 0),
         fix=code("x = torch.stack(gradients)" + (".bfloat16()" if in_bf16 else ""))
         + "  # all of one shape: norms over dim=(-2, -1), x @ x.mT\n"
@@ -193,7 +193,7 @@ FINDING = Declaration(
     lowers=("slow_matmuls",),
     synonyms=("muon", "shampoo", "soap", "newton_schulz", "orthogonalise", "preconditioner"),
     titles=(
-        "the_optimizers_matrix_multiplications_in_bf16",
-        "matrices_of_one_shape_stacked_in_the_optimizer",
+        "optimizer_matrix_multiplications_in_bf16",
+        "optimizer_matrices_of_one_shape_stacked",
     ),
 )

@@ -27,6 +27,8 @@ fewer."""
 UNMATCHED_SHAPES_SHARE: Assumed[Share] = 0.5
 """Smallest share of the discarded gradients with shapes that no optimizer updates; the others share their shape with
 gradients that are used."""
+IDLE = "idle_"
+"""Beginning of the names of a run's facts about the weights whose gradients no optimizer uses."""
 _SUM = "torch::autograd::AccumulateGrad"
 
 
@@ -168,7 +170,8 @@ def _trained(case: Analysis, updates: int) -> int | None:
     that is not known."""
     optimizer = (case.run.optimizer or {}) if case.run else {}
     tensors = int(optimizer.get("tensors") or 0)
-    every = optimizer.get("idle_gradients") == 0 and updates == case.steps
+    idle = [count for name, count in optimizer.items() if name.startswith(IDLE)]
+    every = bool(idle) and not any(idle) and updates == case.steps
     return tensors if tensors and every else None
 
 
