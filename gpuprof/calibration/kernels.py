@@ -300,3 +300,13 @@ SEGMENT_ODDS = Number(
     "Probability that rows can be sorted by their index outside of the step: edges and sets come with the data, "
     "routers and clusters do not.",
 )  # fmt: skip
+SPARSE_LEFT = Number(
+    0.3, 0.05, 0.8, "", "assumed",
+    "Time of a multiplication by a sparse matrix, relative to the same as a dense one in float32, if most entries are "
+    "zero: it reads rows of features at random places, with some tens of entries in a row.",
+)  # fmt: skip
+SPARSE_ODDS = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that a large square matrix that is not trained, and that no op of the step makes, is mostly zeros: "
+    "graphs are, kernels between all points are not.",
+)  # fmt: skip
