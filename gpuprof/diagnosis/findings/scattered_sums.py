@@ -106,7 +106,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
         odds=calibrated.SEGMENT_ODDS.value,
-        needs="the index does not depend on what the step computes, so that rows can be sorted by it once",
+        needs="the index comes with the data, so that rows can be sorted by it once",
     )
 
 

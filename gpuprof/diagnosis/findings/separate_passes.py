@@ -10,12 +10,12 @@ import numpy as np
 from gpuprof.calibration import loops as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slower_host
+from gpuprof.diagnosis.detect.batches.compared_pairs import find_compared_pairs
 from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.loops.compared_pairs import find_compared_pairs
 from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration

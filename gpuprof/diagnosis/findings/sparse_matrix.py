@@ -45,8 +45,8 @@ ops and sums on matrices of that shape such multiplications take at least {perce
 time. Not detected without shapes.
 """,
     gain=f"""
-These kernels take {percent(calibrated.SPARSE_LEFT.value)} % of their time ({percent(calibrated.SPARSE_LEFT.low)} to
-{percent(calibrated.SPARSE_LEFT.high)} %, assumed).
+These multiplications and ops take {percent(calibrated.SPARSE_LEFT.value)} % of their time
+({percent(calibrated.SPARSE_LEFT.low)} to {percent(calibrated.SPARSE_LEFT.high)} %, assumed).
 """,
     wrong=f"""
 A recording has no values, so it does not show how many entries are zero: the probability that most are is
@@ -71,7 +71,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if took < LEAST_DENSE_SHARE * whole:
         return
     text = (
-        f"multiplications by a matrix of {size:,} × {size:,} that the step does not train, and ops on it:"
+        f"multiplications by a matrix of {size:,} × {size:,} that is not trained, and ops on it:"
         f" {duration(case.per_step(took))} of GPU time {case.unit.a}, {100 * took / whole:.0f} % of it"
     )
     best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.SPARSE_LEFT.rising)
@@ -110,6 +110,6 @@ def _sizes(case: Analysis, inside: Mask) -> set[int]:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("adjacency", "graph_convolution", "sparse_csr", "spmm"),
+    synonyms=("graph_convolution", "sparse_csr", "spmm", "sparse_adjacency"),
     titles=("a_sparse_matrix_instead_of_a_dense_one",),
 )

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
+from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, MARKED_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, in_order
 from gpuprof.diagnosis.result.fix import joined
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
@@ -75,18 +75,18 @@ def gains_after(
     steps: PredictedSteps, first: Sequence[Named], ruled_out: Sequence[Named]
 ) -> tuple[Named, Named] | None:
     """A fix that gains alone (one of `first`, of which the first few are tried), and the one that gains most once that
-    is made: the GPU was busy while the CPU did what it takes off, or the other way round. None if no such fix gains
-    enough then. Only those that need nothing unseen and cost nothing once."""
+    is made: the GPU was busy while the CPU did what it takes off, or the other way round. None if no such fix makes
+    a marked difference then. Only those that need nothing unseen and cost nothing once."""
     case, found = steps.case, list[tuple[float, Named, Named]]()
     later = [(one, sum(_taken(case, one[1]))) for one in ruled_out if _plain(one[1])]
     for before in [one for one in first if one[1].work == 1 and not one[1].parts][:MOST_FIRST]:
         alone = steps.begin(case.graph, [before[1].change], [before[1]])()
         for one, taken in later:
-            enough = taken * case.step_ns >= (1 - 1 / LEAST_GAIN) * alone
+            enough = taken * case.step_ns >= (1 - 1 / MARKED_GAIN) * alone
             if enough and one[0] != before[0] and {*one[1].claims}.isdisjoint(before[1].claims):
                 found.append((alone / _step(steps, before[1], one[1]), before, one))
     gain, before, one = max(found, key=lambda each: each[0], default=(0.0, None, None))
-    return (before, one) if before is not None and one is not None and gain >= LEAST_GAIN else None
+    return (before, one) if before is not None and one is not None and gain >= MARKED_GAIN else None
 
 
 def _plain(one: Proposal) -> bool:
