@@ -72,8 +72,8 @@ of the other, several small gains as one entry. The stated probability of *Worth
 
 Mended, and named, once it was known what was missed in dense_adjacency (sparse_matrix), graph_scatter (scattered_sums),
 mel_rebuilt (separate_passes: both sides of a comparison), muon_float32 (optimizer_matmuls) and input_grads_left
-(discarded_gradients: numbers of gradients where shapes are unknown). An entry that makes a shown fix with one that gains
-only after it counts for those that were measured together.
+(discarded_gradients: numbers of gradients where shapes are unknown). An entry that makes a shown fix with one that
+gains only after it counts for those that were measured together.
 """
 
 from __future__ import annotations

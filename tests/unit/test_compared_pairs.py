@@ -9,6 +9,8 @@ from helpers.case import case_of
 from helpers.cpu_recording import recorded
 from helpers.quick import few
 
+from gpuprof import diagnose
+from gpuprof.diagnosis.detect.batches.compared_pairs import find_compared_pairs
 from gpuprof.diagnosis.findings import separate_passes
 
 BINS, FRAMES = 32, 64
@@ -62,25 +64,30 @@ def layers(made, wanted):
 
 
 CASES = [
-    pytest.param(spectra, True, id="spectra"),
-    pytest.param(other_way, True, id="the target first"),
-    pytest.param(chained, False, id="a chain"),
-    pytest.param(few_ops, False, id="few ops"),
-    pytest.param(layers, False, id="weights"),
+    pytest.param(spectra, [0, 1], id="spectra"),
+    pytest.param(other_way, [1, 0], id="the target first"),
+    pytest.param(chained, None, id="a chain"),
+    pytest.param(few_ops, None, id="few ops"),
+    pytest.param(layers, None, id="weights"),
 ]
 
 
-@pytest.mark.parametrize(("loss", "found"), few(CASES, ["spectra", "the target first", "a chain", "weights"]))
-def test_one_call_for_both(tmp_path: Path, loss, found: bool):
+@pytest.mark.parametrize(("loss", "place"), few(CASES, ["spectra", "the target first", "a chain", "weights"]))
+def test_the_call_with_a_backward_pass_stays(tmp_path: Path, loss, place: list[int] | None):
     import torch
 
     weight = torch.ones(1, BINS * FRAMES, requires_grad=True)
     given, wanted = torch.rand(8, BINS * FRAMES), torch.rand(8, BINS * FRAMES)
-    case = case_of(
-        recorded(tmp_path / "trace.json", lambda _: loss(given * weight, wanted).backward()), as_recorded=True
-    )
-    proposals = list(separate_passes.find(case))
-    assert [one.key for one in proposals] == ["compared"] * found
-    if found:
-        gone = case.graph.duration_ns.sum() - proposals[0].change(case.graph).duration_ns.sum()
-        assert gone > 0 and "(1 a step)" in proposals[0].evidence[0].text
+    path = recorded(tmp_path / "trace.json", lambda _: loss(given * weight, wanted).backward())
+    case = case_of(path, as_recorded=True)
+    found = find_compared_pairs(case)
+    assert (None if found is None else found.place.tolist()) == (place and place * case.steps)
+
+
+@pytest.mark.slow
+def test_a_vocoder_compares_mels():
+    """Three resolutions; the filters of the second calls are computed on the CPU."""
+    found = diagnose(Path(__file__).parents[2] / "scenarios" / "programs" / "mel_rebuilt" / "recording")
+    mine = [one for one in found.worth_trying if one.id == separate_passes.PAGE.id]
+    assert [one.title for one in mine] == ["one call for both sides of a comparison"]
+    assert "(3 a step)" in mine[0].evidence[0].text and mine[0].speedup.expected > 1.05
