@@ -8,8 +8,8 @@ import click
 
 
 class WholeNumber(click.ParamType):
-    """A whole number between two bounds, which are allowed themselves. Unlike `click.IntRange` it does not show its
-    bounds in the help, where nobody needs them: a value beyond them is refused with the bound."""
+    """A whole number from `least` to `most`. The help does not list these bounds, as that of `click.IntRange` does: the
+    message about a value outside them names the bound."""
 
     name = "whole number"
 
