@@ -280,6 +280,16 @@ CAUSAL_MASK_ODDS = Number(
     "Probability that a mask over all pairs of tokens, the same for all samples and heads, hides later positions and "
     "nothing else, or nothing: windows and prefixes look the same.",
 )  # fmt: skip
+LONG_FILTERS = Number(
+    1.5, 1.0, 4.0, "", "assumed",
+    "Time of convolutions along one axis after another with a fixed filter of each channel, relative to the share of "
+    "operations that is left of the square one: long filters load more for each value that they compute.",
+)  # fmt: skip
+SPLIT_FILTER_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that a fixed square filter is a product of a column and a row: blurs, boxes and the windows of SSIM "
+    "are.",
+)  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",
     "Time of convolutions with cudnn.benchmark, which tries all of the library's algorithms for each shape, relative "
