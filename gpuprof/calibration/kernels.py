@@ -267,8 +267,8 @@ NEEDLESS_MASK_SEEN = Number(
 )  # fmt: skip
 ONE_SAMPLE_MASK_ODDS = Number(
     0.8, 0.6, 0.95, "", "assumed",
-    "Probability that a mask of a single sample, the same for all its queries and heads, hides nothing, or padding that "
-    "can be cut off before the model.",
+    "Probability that a mask of a single sample, the same for all its queries and heads, hides nothing, or padding "
+    "that can be cut off before the model.",
 )  # fmt: skip
 CAUSAL_LEFT = Number(
     0.5, 0.35, 0.85, "", "assumed",

@@ -67,7 +67,8 @@ bring no mask, and all have the same number of tokens. Not in transformers model
 itself. A mask that may hide only later positions: one over all pairs of at least 256 tokens that is the same for all
 samples and heads. A mask of a single sample, whatever it consists of: all attention that takes a mask has one row of
 queries in its batch, and the mask is the same for all heads. Not in transformers models of text, and not where the
-batches are known to be packed or padded. Documents packed without any mark attend to each other, which is taken as intended.
+batches are known to be packed or padded. Documents packed without any mark attend to each other, which is taken as
+intended.
 """,
     gain=f"""
 Each attention kernel takes the time of its useful scores at {percent(calibrated.ATTENTION_FORWARD.value)} % of the
@@ -78,7 +79,8 @@ now. Where each token sees only those before it, half of a document's pairs are 
 takes {calibrated.UNMASKED_LEFT.value:g} ({calibrated.UNMASKED_LEFT.low:g} to {calibrated.UNMASKED_LEFT.high:g},
 assumed) of its time. A probability of {calibrated.NEEDLESS_MASK_ODDS.value:g} that the mask hides nothing,
 {calibrated.NEEDLESS_MASK_SEEN.value:g} if the batches' own mask keeps all tokens, and
-{calibrated.ONE_SAMPLE_MASK_ODDS.value:g} for a mask of a single sample that is the same for all queries, is assumed. With `is_causal=True`
+{calibrated.ONE_SAMPLE_MASK_ODDS.value:g} for a mask of a single sample that is the same for all queries, is assumed.
+With `is_causal=True`
 {calibrated.CAUSAL_LEFT.value:g} of its time ({calibrated.CAUSAL_LEFT.low:g} to {calibrated.CAUSAL_LEFT.high:g}) is
 left; the probability that the mask says no more than that is {calibrated.CAUSAL_MASK_ODDS.value:g} (assumed).
 """,

@@ -34,8 +34,8 @@ PAGE = Page(
 A Gaussian or a box is the product of a column and a row. A convolution with the whole square multiplies each value 121
 times for a filter of 11 × 11; one along each axis gives the same with 22 multiplications, and 126 instead of 3,969 for
 63 × 63. Blurs and elastic deformations of an augmentation, and the five windows of a structural similarity (SSIM), are
-such filters. What shares a filter can also go through in one call: SSIM's five windows are one convolution of five times
-the channels.
+such filters. What shares a filter can also go through in one call: SSIM's five windows are one convolution of five
+times the channels.
 """,
     detected=f"""
 Convolutions with one filter for each channel (`[channels, 1, k, k]`) of equal sides, whose values are at least

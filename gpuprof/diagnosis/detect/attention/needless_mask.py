@@ -1,5 +1,5 @@
-"""Attention masks that hide nothing, or only later positions. Either the batches show no padding; or the mask is the same
-for all samples and heads, so that it cannot describe padding or documents; or it belongs to a single sample, whose
+"""Attention masks that hide nothing, or only later positions. Either the batches show no padding; or the mask is the
+same for all samples and heads, so that it cannot describe padding or documents; or it belongs to a single sample, whose
 padding can be cut off.
 """
 
@@ -78,9 +78,9 @@ def find_needless_mask(case: Analysis) -> NeedlessMask | None:
 
 
 def find_mask_of_one_sample(case: Analysis) -> NeedlessMask | None:
-    """A mask where all attention is of one sample at a time, which needs none for its padding; None where there is none,
-    where it may differ by head, where a batch is known to be packed, or where it was made by transformers for a model of
-    tokens, which leaves out masks of ones itself."""
+    """A mask where all attention is of one sample at a time, which needs none for its padding; None where there is
+    none, where it may differ by head, where a batch is known to be packed, or where it was made by transformers for a
+    model of tokens, which leaves out masks of ones itself."""
     if case.trains_on_tokens and _of_transformers(case):
         return None
     useful = useful_share(case)

@@ -25,8 +25,8 @@ BACKWARD: Published[dict[str, Place]] = {"aten::convolution_backward": 2}
 _ASKED: Published[Place] = 10
 """Place of [input, weight, bias] among the arguments of `convolution_backward`: which gradients are computed."""
 LEAST_FEWER_TAPS: Assumed[Ratio] = 4.0
-"""Least ratio of a filter's values to the sum of its sides: 4.5 for 9 × 9, 3.5 for 7 × 7, 8.3 for 5 × 5 × 5. Layers that
-learn have smaller filters."""
+"""Least ratio of a filter's values to the sum of its sides: 4.5 for 9 × 9, 3.5 for 7 × 7, 8.3 for 5 × 5 × 5. Layers
+that learn have smaller filters."""
 
 
 @dataclass(frozen=True, slots=True)
