@@ -78,10 +78,10 @@ one on the CPU is removed or added, at {calibrated.CAST_RATE.value / 1e9:g} GB o
 {calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU is removed
 from the CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its
 memory ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason
-(probability {calibrated.CAST_ODDS.value:g}, assumed). Pictures as bytes: a quarter of the copy, one pass on the GPU that
-writes floats and one that normalises them, and {loader_calibrated.FLOAT_PICTURES_NS.value:g} ns
-({loader_calibrated.FLOAT_PICTURES_NS.low:g} to {loader_calibrated.FLOAT_PICTURES_NS.high:g}, assumed) less of a worker's
-time for each value, where the training waits for its workers. The probability is
+(probability {calibrated.CAST_ODDS.value:g}, assumed). Pictures as bytes: a quarter of the copy, one pass on the GPU
+that writes floats and one that normalises them, and {loader_calibrated.FLOAT_PICTURES_NS.value:g} ns
+({loader_calibrated.FLOAT_PICTURES_NS.low:g} to {loader_calibrated.FLOAT_PICTURES_NS.high:g}, assumed) less of a
+worker's time for each value, where the training waits for its workers. The probability is
 {percent(loader_calibrated.FLOAT_PICTURES_ODDS.value)} % (assumed).
 """,
     wrong="""
