@@ -287,8 +287,7 @@ LONG_FILTERS = Number(
 )  # fmt: skip
 SPLIT_FILTER_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",
-    "Probability that a fixed square filter is a product of a column and a row: blurs, boxes and the windows of SSIM "
-    "are.",
+    "Probability that a fixed square filter is a column times a row: blurs, boxes and the windows of SSIM are.",
 )  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",

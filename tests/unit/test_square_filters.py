@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.case import only
@@ -30,10 +31,10 @@ def filtered(folder: Path, sides: list[int], learns: bool | None = False, groups
             made.op("aten::conv2d", KERNEL, gpu, [PICTURE, weight], [FLOAT] * 2, ("aten::convolution",))
         made.tid = AUTOGRAD
         for _ in range(2):
-            concrete = [""] * 10 + [ASKS[learns]]
+            asked: dict[str, Any] = {"Concrete Inputs": [""] * 10 + [ASKS[learns]]}
             dims = [PICTURE, PICTURE, weight, *[[]] * 8]
             types = [FLOAT] * 3 + ["ScalarList"] * 8
-            made.op("aten::convolution_backward", KERNEL, gpu, dims, types, **{"Concrete Inputs": concrete})
+            made.op("aten::convolution_backward", KERNEL, gpu, dims, types, **asked)
         made.tid = MAIN
 
     for _ in range(3):
@@ -44,12 +45,13 @@ def filtered(folder: Path, sides: list[int], learns: bool | None = False, groups
 def test_one_axis_after_another(tmp_path):
     case = filtered(tmp_path, [11, 11])
     found = only(square_filters, case)
+    assert found.best is not None and found.worst is not None
     best, usual, worst = (case.step_of(change(case.graph)) / MS for change in (found.best, found.change, found.worst))
     assert case.step_ns / MS == pytest.approx(18, rel=0.01)
     assert usual == pytest.approx(10 + 8 * 22 / 121 * 1.5, rel=0.01)
     assert best == pytest.approx(10 + 8 * 22 / 121, rel=0.01) and usual < worst < 17
     assert "11 × 11" in found.evidence[0].text and "8.0 ms" in found.evidence[0].text
-    assert "product of a column and a row" in found.needs and found.odds < 1
+    assert "a column times a row" in found.needs and found.odds < 1
     ledger = above_reach(case, None, ("square_filters",))
     assert ledger is not None and any("square filters" in item.what for item in ledger.largest)
 
@@ -60,7 +62,9 @@ def test_a_short_filter_cannot_be_quicker_than_its_bytes(tmp_path):
     found = only(square_filters, case)
     quick = filtered(tmp_path / "quick", [63, 63], gpu=300_000)
     assert quick.step_of(only(square_filters, quick).change(quick.graph)) < case.step_of(found.change(case.graph))
-    left = (quick.step_of(only(square_filters, quick).best(quick.graph)) - 10 * MS) / (4 * 300_000)
+    best = only(square_filters, quick).best
+    assert best is not None
+    left = (quick.step_of(best(quick.graph)) - 10 * MS) / (4 * 300_000)
     assert left > 126 / 3969
 
 

@@ -185,6 +185,7 @@ def pictures(folder: Path, shape: list[int], type: str = FLOAT, workers: bool = 
 def test_pictures_that_workers_make_floats_are_sent_as_bytes(tmp_path, shape):
     case = pictures(tmp_path, shape)
     found = only(wide_copies, case, "pictures")
+    assert found.best is not None and found.worst is not None
     steps = [case.step_of(change(case.graph)) for change in (found.best, found.change, found.worst)]
     assert case.step_ns - steps[1] == pytest.approx(0.75 * 20 * MS, rel=0.05)
     assert steps[0] <= steps[1] <= steps[2]

@@ -31,7 +31,7 @@ PAGE = Page(
     id="square_filters",
     title="A blur, or a window of SSIM, runs as one convolution with a square filter",
     means="""
-A Gaussian or a box is the product of a column and a row. A convolution with the whole square multiplies each value 121
+A Gaussian or a box is a column of numbers times a row. A convolution with the whole square multiplies each value 121
 times for a filter of 11 × 11; one along each axis gives the same with 22 multiplications, and 126 instead of 3,969 for
 63 × 63. Blurs and elastic deformations of an augmentation, and the five windows of a structural similarity (SSIM), are
 such filters. What shares a filter can also go through in one call: SSIM's five windows are one convolution of five
@@ -50,9 +50,9 @@ less than reading and writing the tensor once for each side takes at {percent(ca
 memory ceiling. The CPU launches one convolution for each side.
 """,
     wrong=f"""
-A filter that is no product of a column and a row (a motion blur along a diagonal, a filter that was learned) cannot be
-split: the recording shows its size, not its values. The probability is {percent(calibrated.SPLIT_FILTER_ODDS.value)} %
-(assumed). Results differ in the last digit.
+A filter that is no column times a row (a motion blur along a diagonal, a filter that was learned) cannot be split: the
+recording shows its size, not its values. The probability is {percent(calibrated.SPLIT_FILTER_ODDS.value)} % (assumed).
+Results differ in the last digit.
 """,
 )
 
@@ -82,7 +82,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=_split(case, found, which, 0),
         worst=_split(case, found, which, 2),
         odds=calibrated.SPLIT_FILTER_ODDS.value,
-        needs="the filter is a product of a column and a row, as a Gaussian or a box is",
+        needs="the filter is a column times a row, as a Gaussian or a box is",
     )
 
 

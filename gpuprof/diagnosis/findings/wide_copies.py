@@ -28,7 +28,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import F64, I64, OP
-from gpuprof.units import Assumed, Bytes, Ops, Ratio, Share
+from gpuprof.units import Assumed, Bytes, Ops, Published, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -47,6 +47,8 @@ LEAST_NS_A_BYTE: Assumed[Ratio] = 0.005
 be 200 GB/s, of which one op of a CPU is far away."""
 SIDE_VALUES_SHARE: Assumed[Share] = 0.01
 """Largest share of the copied values that tensors next to the chain have: means, scales, and what is made of them."""
+PICTURE_PASSES: Published[Ratio] = 3.25
+"""Passes over the floats of a picture on the GPU: a quarter to read bytes, one to write floats, two to normalise."""
 MOST_OPS: Assumed[Ops] = 64
 """Most ops before a copy that are looked at for its chain."""
 
@@ -137,8 +139,7 @@ def _pictures(case: Analysis, others: set[int]) -> Iterator[Proposal]:
     launches = np.flatnonzero(np.isin(np.arange(len(graph)), launcher_of(graph)[found.nodes]))
 
     def change(level: int) -> Change:
-        # Bytes are read once, floats written and then read and written by what normalises them.
-        moved = case.per_step(found.bytes) * case.steps / len(found.nodes) * (0.25 + 3)
+        moved = found.bytes / len(found.nodes) * PICTURE_PASSES
         kernel_ns = moved / (ceiling * kernels_calibrated.FUSED_MEMORY.falling[level]) * 1e9
 
         def narrower(graph: Graph) -> Graph:

@@ -90,7 +90,7 @@ def find_mask_of_one_sample(case: Analysis) -> NeedlessMask | None:
     shapes = _masked_calls(case)
     if not shapes or not all(_is_of_one_sample(mask, query) for mask, query in shapes):
         return None
-    queries, keys = max(((mask[-2] if len(mask) > 1 else 1, mask[-1]) for mask, _ in shapes), key=math.prod)
+    queries, keys = max(((1, 1, *mask)[-2:] for mask, _ in shapes), key=math.prod)
     if keys < LEAST_TOKENS:
         return None
     why = "all queries are of one sample, whose padding can be cut off"
