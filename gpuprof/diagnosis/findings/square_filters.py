@@ -29,7 +29,7 @@ LEAST_FILTERS_SHARE: Assumed[Share] = 0.02
 
 PAGE = Page(
     id="square_filters",
-    title="A blur, or a window of SSIM, runs as one convolution with a square filter",
+    title="A blur runs as one convolution with a square filter",
     means="""
 A Gaussian or a box is a column of numbers times a row. A convolution with the whole square multiplies each value 121
 times for a filter of 11 × 11; one along each axis gives the same with 22 multiplications, and 126 instead of 3,969 for
