@@ -179,8 +179,9 @@ def has_mask(arguments: Arguments) -> bool:
     queries, keys = query.shape[at], key.shape[at]
 
     def is_mask(shape: tuple[int, ...]) -> bool:
-        fits = (len(shape) >= 2 and shape[-2] == queries) or (len(shape) == 4 and shape[-2] == 1)
-        return fits and 0 <= shape[-1] - keys < _ALIGNED_TOKENS
+        if len(shape) < 2 or not (shape[-2] == queries or (len(shape) == 4 and shape[-2] == 1)):
+            return False
+        return 0 <= shape[-1] - keys < _ALIGNED_TOKENS
 
     like = (query.shape, key.shape)
     return any(one.shape not in like and is_mask(tuple(one.shape)) for one in arguments.tensors)
