@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.tracefile.trace import Mask
+from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
+from gpuprof.diagnosis.result.fix import Fix, call
+from gpuprof.replay.graph import COPY, SYNC
+from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.trace import KERNEL, Mask
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
+
+LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
+"""Smallest factor by which all waits of a kind together lengthen the step for a proposal."""
 
 
 def copies_to_device(case: Analysis, waits: Mask) -> Mask:
@@ -27,3 +36,66 @@ def in_copies(case: Analysis, waits: Mask, copies: Mask) -> Mask:
     calls[links.call[copies]] = True
     calls[-1] = False
     return waits & (copying[graph.scope] | calls[graph.call])
+
+
+def device_waits(case: Analysis) -> Mask:
+    """All nodes in which the CPU waits for the device, a stream or a copy."""
+    graph = case.graph
+    waits = np.zeros(len(graph), bool)
+    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return waits & graph.waits
+
+
+def awaited_copies(case: Analysis) -> Mask:
+    """Waits for copies to the GPU that need none: not for what is kept in host memory, and not in a loop whose results
+    decide what is copied next. Found once for a case."""
+    if "awaited_copies" not in case.memo:
+        waits = copies_to_device(case, device_waits(case))
+        if waits.any():
+            waits &= ~fed_nodes(case)
+        if waits.any() and (found := find_offload(case)) is not None:
+            kept = np.zeros(len(case.trace.gpu), bool)
+            kept[case.graph.gpu_row[found.copies]] = True
+            waits &= ~in_copies(case, waits, kept)
+        case.memo["awaited_copies"] = waits
+    return case.memo["awaited_copies"]
+
+
+def within_a_pass(case: Analysis, copies: Mask) -> Mask:
+    """Those of some copies (GPU nodes) that a forward pass makes: its kernels come before them. A batch comes before
+    the pass, so the last kernel before it is the optimizer's, the backward pass's, or none of the step."""
+    graph = case.graph
+    nodes = np.flatnonzero(graph.on_gpu)
+    nodes = nodes[np.lexsort((graph.recorded_start_ns[nodes], graph.step[nodes]))]
+    kernel = np.append(case.trace.gpu.kind == KERNEL, False)[graph.gpu_row[nodes]]
+    last = np.maximum.accumulate(np.where(kernel, np.arange(len(nodes)), -1))
+    before = nodes[np.maximum(last, 0)]
+    inside = (
+        (last >= 0) & (graph.step[before] == graph.step[nodes]) & np.isin(graph.phase[before], (FORWARD, RECOMPUTE))
+    )
+    found = np.zeros(len(graph), bool)
+    found[nodes[inside]] = True
+    return found & copies
+
+
+def runs_ahead_alone(case: Analysis) -> bool:
+    """Whether a CPU that no longer waits gains: a rank that runs ahead otherwise waits for its peers instead, unless
+    these run ahead as well."""
+    return case.sensitivities.communication <= case.sensitivities.host
+
+
+def asynchronous(case: Analysis) -> Fix:
+    """Batches from pinned memory, copied without waiting."""
+    return case.stack.fix(
+        call("DataLoader", ..., pin_memory=True)
+        + ", then "
+        + call("batch.to", "cuda", non_blocking=True)
+        + "\nand other tensors: tensor.pin_memory() once, before the training",
+        case.stack.setting(
+            {"dataloader_pin_memory": True},
+            {"accelerator_config": {"non_blocking": True}},
+            note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
+        ),
+        inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
+        + "  # or buffers that are pinned once and reused",
+    ).by("pageable_copies")
