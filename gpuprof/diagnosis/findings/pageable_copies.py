@@ -14,11 +14,14 @@ from gpuprof.calibration.quoted import us
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.cpu.around_copies import left_around
 from gpuprof.diagnosis.detect.cpu.copy_waits import (
+    LEAST_COPIED_BYTES,
     LEAST_SLOWDOWN,
     asynchronous,
     awaited_copies,
+    copied_bytes,
     device_waits,
     in_copies,
+    pageable_copies,
     runs_ahead_alone,
     within_a_pass,
 )
@@ -35,15 +38,12 @@ from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Bytes, Launches
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
-
-LEAST_COPIED_BYTES: Assumed[Bytes] = 1 << 20
-"""Fewest bytes that a step copies for a proposal; with less, a copy takes no longer than a small kernel."""
 
 SMALL_COPY_BYTES: Assumed[Bytes] = 1 << 16
 """Largest copy that counts as small: of indices, a mask, a few numbers."""
@@ -174,23 +174,17 @@ def _pinned(case: Analysis) -> Iterator[Proposal]:
     """Pinned memory and asynchronous copies: of batches; of activations both ways; of what the GPU sends to the CPU."""
     offload = find_offload(case)
     kind = offload.kind if offload is not None else None
-    up, down = (_pageable(case, way) for way in ("HtoD", "DtoH"))
+    up, down = (pageable_copies(case, way) for way in ("HtoD", "DtoH"))
     both = kind in ("activations", "optimizer", "weights")
     yield from _with_pinned(case, up | down if both else up, kind, up)
     if not both and kind not in ("ops", "copies"):  # these have a better fix
         yield from _with_pinned(case, down, kind, up)
 
 
-def _pageable(case: Analysis, way: str) -> Mask:
-    """Copies of one direction from or to pageable memory: GPU nodes."""
-    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: way in text and "Pageable" in text)
-    return case.nodes_of_gpu(rows) & case.graph.on_gpu
-
-
 def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask) -> Iterator[Proposal]:
     """Some copies from or to pinned memory. `up`: those to the GPU, for which the CPU need not wait."""
     graph = case.graph
-    sizes = _sizes(case)
+    sizes = copied_bytes(case)
     moved, to_gpu = (float(sizes[mask].sum()) / graph.steps for mask in (copies, copies & up))
     if moved < LEAST_COPIED_BYTES:
         return
@@ -221,14 +215,9 @@ def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask)
     )
 
 
-def _sizes(case: Analysis) -> F64:
-    """Bytes of each node's copy."""
-    return np.append(case.trace.gpu.bytes, 0)[case.graph.gpu_row].clip(0).astype(np.float64)
-
-
 def _asynchronous(case: Analysis, copies: Mask, up: Mask, moved: float, offloaded: Kind | None) -> list[Change]:
     """The copies at the link's rate, and calls that return at once; the CPU still waits for what comes to it."""
-    trace, graph, sizes = case.trace, case.graph, _sizes(case)
+    trace, graph, sizes = case.trace, case.graph, copied_bytes(case)
     rows = np.zeros(len(trace.gpu), bool)
     rows[graph.gpu_row[copies]] = True
     waits = in_copies(case, device_waits(case), rows)
@@ -290,7 +279,7 @@ def _kept_buffer() -> Fix:
 
 
 def _absent(case: Analysis) -> str | None:
-    moved = float(_sizes(case)[_pageable(case, "HtoD")].sum()) / case.graph.steps
+    moved = float(copied_bytes(case)[pageable_copies(case, "HtoD")].sum()) / case.graph.steps
     shown = f"{moved / 1e6:,.2f}"
     some = f"{shown} MB {case.unit.a} are" if float(shown.replace(",", "")) else "nothing is"
     return f"{some} copied to the GPU from pageable memory"

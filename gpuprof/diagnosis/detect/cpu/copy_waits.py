@@ -11,12 +11,15 @@ from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.result.fix import Fix, call
 from gpuprof.replay.graph import COPY, SYNC
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import KERNEL, Mask
-from gpuprof.units import Assumed, Ratio
+from gpuprof.tracefile.trace import F64, KERNEL, Mask
+from gpuprof.units import Assumed, Bytes, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
+LEAST_COPIED_BYTES: Assumed[Bytes] = 1 << 20
+"""From so many bytes a step on, copying pageable memory takes time of its own; with less, a copy takes no longer than a
+small kernel."""
 LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
 """Smallest factor by which all waits of a kind together lengthen the step for a proposal."""
 
@@ -46,11 +49,24 @@ def device_waits(case: Analysis) -> Mask:
     return waits & graph.waits
 
 
+def pageable_copies(case: Analysis, way: str) -> Mask:
+    """Copies of one direction (HtoD, DtoH) from or to pageable memory: GPU nodes."""
+    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: way in text and "Pageable" in text)
+    return case.nodes_of_gpu(rows) & case.graph.on_gpu
+
+
+def copied_bytes(case: Analysis) -> F64:
+    """Bytes of each node's copy."""
+    return np.append(case.trace.gpu.bytes, 0)[case.graph.gpu_row].clip(0).astype(np.float64)
+
+
 def awaited_copies(case: Analysis) -> Mask:
-    """Waits for copies to the GPU that need none: not for what is kept in host memory, and not in a loop whose results
-    decide what is copied next. Found once for a case."""
+    """Waits for copies to the GPU that need none, where copying itself takes no time worth speaking of: not for what is
+    kept in host memory, and not in a loop whose results decide what is copied next. Found once for a case."""
     if "awaited_copies" not in case.memo:
         waits = copies_to_device(case, device_waits(case))
+        if waits.any() and copied_bytes(case)[pageable_copies(case, "HtoD")].sum() >= LEAST_COPIED_BYTES * case.steps:
+            waits = np.zeros(len(waits), bool)
         if waits.any():
             waits &= ~fed_nodes(case)
         if waits.any() and (found := find_offload(case)) is not None:
