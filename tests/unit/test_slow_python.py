@@ -11,6 +11,7 @@ from helpers.program import MS, OP, US, Program
 from gpuprof.calibration import slow
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import slow_python
+from gpuprof.diagnosis.reach.ledger import above_reach
 
 LAYERS = 50
 
@@ -85,6 +86,8 @@ def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path):
     assert "40 times a step autograd's engine runs Python" in proposal.evidence[0].text and proposal.needs
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
     assert saved == pytest.approx(40 * 300 * US * (1 - slow.FUNCTION_LEFT.value), rel=0.05)
+    (item,) = [one for one in above_reach(case, None, ("slow_python",)).items if one.finding]
+    assert item.what == "Python around the nodes of the backward pass"
 
 
 @pytest.mark.parametrize(("ns", "times"), [(60 * US, 40), (300 * US, 4)], ids=["the engine's own work", "a few"])

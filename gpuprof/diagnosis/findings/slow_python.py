@@ -13,6 +13,8 @@ from gpuprof.calibration.quoted import percent, us
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.long_python import LEAST_STRETCH_SHARE, SHORT_NS, in_engine, long_stretches
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
+from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.fix import as_fix
@@ -34,8 +36,9 @@ SHORT_PYTHON_SHARE: Assumed[Share] = 0.15
 """The same for many short stretches: those between the ops of a model take up to a tenth of a step, in a few dozens."""
 FEWEST_SHORT: Assumed[Entries] = 40
 """Fewest short stretches in a step: as many as a small model has modules or parameters."""
-HOOKS_SHARE: Assumed[Share] = 0.05
-"""Smallest share of the step in Python around nodes of the backward pass for a proposal."""
+HOOKS_SHARE: Assumed[Share] = 0.08
+"""Smallest share of the step in Python around nodes of the backward pass for a proposal: with less, the hooks of a loss
+that is computed in parts are all there are."""
 FEWEST_HOOKS: Assumed[Entries] = 8
 """Fewest of these in a step."""
 HOOKS = "hooks"
@@ -150,9 +153,18 @@ def _stretches(case: Analysis) -> Mask | None:
     return None
 
 
+def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
+    """Hooks of gradients; stretches on the training thread are an item of the ledger's own."""
+    for one in case.proposals(find):
+        if one.key == HOOKS:
+            why = "hooks run once for each gradient, and the next node waits for them"
+            yield part_of(case.graph, one.change, "Python around the nodes of the backward pass", why)
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    ledger=LedgerParts(ledger_parts, stage="stalled"),
     lowers=("long_python",),
     synonyms=("python_function", "hooks", "gradient_hooks", "metrics", "callbacks", "progress_bar"),
     titles=("less_python_in_the_step", "less_python_for_each_gradient"),
