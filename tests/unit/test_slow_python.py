@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.case import only
+from helpers.present import present
 from helpers.program import MS, OP, US, Program
 
 from gpuprof.calibration import slow
@@ -86,7 +87,7 @@ def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path):
     assert "40 times a step autograd's engine runs Python" in proposal.evidence[0].text and proposal.needs
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
     assert saved == pytest.approx(40 * 300 * US * (1 - slow.FUNCTION_LEFT.value), rel=0.05)
-    (item,) = [one for one in above_reach(case, None, ("slow_python",)).items if one.finding]
+    (item,) = [one for one in present(above_reach(case, None, ("slow_python",))).items if one.finding]
     assert item.what == "Python around the nodes of the backward pass"
 
 

@@ -91,16 +91,16 @@ def _in_some_steps(case: Analysis) -> Iterator[Proposal]:
         if budget is None or one.cause != "garbage_collection" or adds < LEAST_COLLECTING_SHARE * budget.mean_ns:
             continue
         text = (
-            f"Python collects garbage in {one.steps} of {budget.steps} timed steps, which adds {duration(adds)} to the"
-            " mean step; nothing is launched meanwhile"
+            f"Python collects garbage in {one.steps} of {budget.steps} timed {case.unit}s, which adds {duration(adds)}"
+            f" to the mean {case.unit}; nothing is launched meanwhile"
         )
         yield Proposal(
-            title="garbage collection without the objects of the first steps",
+            title="garbage collection of new objects alone",
             evidence=(Evidence(text),),
             fix=call("gc.collect")
             + ", then "
             + call("gc.freeze")
-            + "  # once, after the first steps\nand tokens in arrays or tensors: Python looks at each object of a list",
+            + "  # once, after the start\nand tokens in arrays or tensors: Python looks at each object of a list",
             change=lambda graph: graph,
             lumps={one.cause: LEFT_WHEN_FROZEN},
             key="some_steps",
@@ -144,5 +144,5 @@ FINDING = Declaration(
         unadvised=True,
     ),
     synonyms=("gc", "gc_collect", "gc_freeze", "collect_garbage"),
-    titles=("no_garbage_collection_in_the_step", "garbage_collection_without_the_objects_of_the_first_steps"),
+    titles=("no_garbage_collection_in_the_step", "garbage_collection_of_new_objects_alone"),
 )

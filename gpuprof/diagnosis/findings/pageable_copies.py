@@ -160,7 +160,7 @@ def _awaited(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="asynchronous copies to the GPU",
         evidence=spans(case, text, waits, waits=True),
-        fix=asynchronous(case),
+        fix=asynchronous(case).by(PAGE.id),
         change=lambda graph: without_waits(graph, waits),
         worst=None if runs_ahead_alone(case) else lambda graph: graph,
         odds=calibrated.SMALL_ON_GPU.value if inside else 1.0,
@@ -265,7 +265,7 @@ def _fix(case: Analysis, offloaded: Kind | None) -> Fix:
     """Pinned batches, or what keeps activations."""
     if offloaded == "activations":
         return as_fix(call("torch.autograd.graph.save_on_cpu", pin_memory=True)) + "  # where it is used"
-    return asynchronous(case)
+    return asynchronous(case).by(PAGE.id)
 
 
 def _kept_buffer() -> Fix:

@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.calibration import slow as calibrated
 from gpuprof.calibration.quoted import percent, us
 from gpuprof.diagnosis.detect.cpu.evidence import spans
-from gpuprof.diagnosis.detect.cpu.long_python import LEAST_STRETCH_SHARE, SHORT_NS, in_engine, long_stretches
+from gpuprof.diagnosis.detect.cpu.long_python import LEAST_OWN_WORK_NS, LEAST_STRETCH_SHARE, in_engine, long_stretches
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
@@ -34,8 +34,8 @@ MANY_PYTHON_SHARE: Assumed[Share] = 0.1
 """The same for stretches of any share of the step: those of a trainer's own Python code take up to 6 % together."""
 SHORT_PYTHON_SHARE: Assumed[Share] = 0.15
 """The same for many short stretches: those between the ops of a model take up to a tenth of a step, in a few dozens."""
-FEWEST_SHORT: Assumed[Entries] = 40
-"""Fewest short stretches in a step: as many as a small model has modules or parameters."""
+FEWEST_SHORT_STRETCHES: Assumed[Entries] = 40
+"""Fewest short stretches in a step: even a small model has more modules and parameters."""
 HOOKS_SHARE: Assumed[Share] = 0.08
 """Smallest share of the step in Python around nodes of the backward pass for a proposal: with less, the hooks of a loss
 that is computed in parts are all there are."""
@@ -60,9 +60,9 @@ backward pass.
     detected=f"""
 Stretches of Python outside ops and CUDA calls, of at least 1 ms and {percent(LEAST_STRETCH_SHARE)} % of the step each,
 in every recorded step, which together take {percent(LEAST_PYTHON_SHARE)} % of it and keep the GPU waiting; or of at
-least 1 ms each that together take {percent(MANY_PYTHON_SHARE)} %; or {FEWEST_SHORT} or more of at least
-{us(SHORT_NS)} µs that together take {percent(SHORT_PYTHON_SHARE)} %. Hooks: what autograd's engine does around a node,
-outside of the ops in it, for at least {us(SHORT_NS)} µs each, {FEWEST_HOOKS} times a step, and
+least 1 ms each that together take {percent(MANY_PYTHON_SHARE)} %; or {FEWEST_SHORT_STRETCHES} or more of at least
+{us(LEAST_OWN_WORK_NS)} µs that together take {percent(SHORT_PYTHON_SHARE)} %. Hooks: what autograd's engine does
+around a node, outside of the ops in it, for at least {us(LEAST_OWN_WORK_NS)} µs each, {FEWEST_HOOKS} times a step, and
 {percent(HOOKS_SHARE)} % of the step together. Not in an optimizer: that, loading data,
 preparing samples, collecting garbage and computing on CPU tensors are separate findings. Not in reward functions or an
 environment, which each iteration needs. The function named is the one sampled there, the line the one with the most
@@ -142,7 +142,7 @@ def _stretches(case: Analysis) -> Mask | None:
     for least, shortest_ns, together, fewest in (
         (LEAST_STRETCH_SHARE, None, LEAST_PYTHON_SHARE, 1),
         (0.0, None, MANY_PYTHON_SHARE, 1),
-        (0.0, float(SHORT_NS), SHORT_PYTHON_SHARE, FEWEST_SHORT),
+        (0.0, float(LEAST_OWN_WORK_NS), SHORT_PYTHON_SHARE, FEWEST_SHORT_STRETCHES),
     ):
         nodes = long_stretches(case, least, shortest_ns)
         if tables is not None:

@@ -186,7 +186,7 @@ def _cost_more(case: Analysis, waits: Mask, copies: Mask) -> bool:
 def _awaited(case: Analysis, copies: Mask) -> Proposal:
     """Copies to the GPU that the CPU waits for as well: where it stops for one of both, it runs ahead of neither."""
     return Proposal(
-        title="asynchronous copies to the GPU",
+        title=f"no waits for the GPU within the {case.unit}",
         evidence=_evidence(case, copies, "copies to the GPU that the CPU waits for", np.empty(0, np.int64)),
         fix=asynchronous(case),
         change=_without(copies, np.zeros(len(case.graph), bool)),

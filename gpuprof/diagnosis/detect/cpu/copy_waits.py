@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_COPIED_BYTES: Assumed[Bytes] = 1 << 20
-"""From so many bytes a step on, copying pageable memory takes time of its own; with less, a copy takes no longer than a
-small kernel."""
+"""Fewest bytes a step whose copies from pageable memory take time; with less, a copy takes no longer than a small
+kernel."""
 LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
 """Smallest factor by which all waits of a kind together lengthen the step for a proposal."""
 
@@ -114,4 +114,4 @@ def asynchronous(case: Analysis) -> Fix:
         ),
         inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
         + "  # or buffers that are pinned once and reused",
-    ).by("pageable_copies")
+    )

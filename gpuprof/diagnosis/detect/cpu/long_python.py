@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
 """Smallest share of the step that each of them takes: a slow CPU takes a millisecond for a trainer's Python code."""
-SHORT_NS: Assumed[WholeNs] = 100_000
-"""From this length on, ns, Python between two ops is more than a call of a module, and what the engine does around a
+LEAST_OWN_WORK_NS: Assumed[WholeNs] = 100_000
+"""Python between two ops of this length, ns, or more is no mere call of a module, and what the engine does around a
 node is more than its own bookkeeping: that takes 2 to 50 µs."""
 OPTIMIZER = "Optimizer."
 """Prefix of the ranges that torch opens around an optimizer's methods."""
@@ -54,12 +54,12 @@ def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE, shortest_
 
 
 def in_engine(case: Analysis) -> Mask:
-    """What autograd's engine does for at least `SHORT_NS` around a node, in no op within it and in no call: hooks of
-    gradients, in Python."""
+    """What autograd's engine does around a node at a stretch, in no op within it and in no call: hooks of gradients,
+    in Python."""
     graph = case.graph
     around = np.append(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)), False)[graph.scope]
     host = (graph.resource == HOST) & (graph.lane >= 0) & ~graph.waits & (graph.call < 0)
-    return around & host & (graph.duration_ns >= SHORT_NS)
+    return around & host & (graph.duration_ns >= LEAST_OWN_WORK_NS)
 
 
 def _silent(graph: Graph) -> Mask:

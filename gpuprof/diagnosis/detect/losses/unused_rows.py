@@ -106,7 +106,7 @@ def _used(case: Analysis, order: I64, family: I64, names: list[str], at: int, si
 
 
 def _rows(case: Analysis, text: int, width: int) -> int:
-    """Rows of the first tensor with so many columns among an op's arguments; 0 without one."""
+    """Rows of the first tensor of this width among an op's arguments; 0 without one."""
     if text == NO_TEXT:
         return 0
     found = (shape for shape in shapes_in(case, text) if shape and len(shape) > 1 and shape[-1] == width)
