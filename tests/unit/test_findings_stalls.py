@@ -300,6 +300,8 @@ def test_what_is_read_and_the_next_batch_stop_the_cpu_together(tmp_path):
     assert together.key == "all" and "non_blocking=True" in str(together.fix) and ".item()" in str(together.fix)
     assert case.step_ns / case.step_of(together.change(case.graph)) > 1.01
     assert not list(syncs.find(_ahead(tmp_path / "alone", "Pinned")))
+    within = _ahead(tmp_path / "within", "Pinned", reads=True, inside=True)
+    assert not [one for one in syncs.find(within) if "non_blocking" in str(one.fix)], "it may be of what the pass makes"
 
 
 @pytest.mark.parametrize(("copies", "size"), [(12, 512), (2, 512), (12, 4_000_000)], ids=["small", "few", "large"])

@@ -14,7 +14,7 @@ from gpuprof.calibration import slow as calibrated
 from gpuprof.diagnosis.detect.cpu.copy_waits import (
     LEAST_SLOWDOWN,
     asynchronous,
-    awaited_copies,
+    awaited_batches,
     copies_to_device,
     device_waits,
     in_copies,
@@ -82,7 +82,7 @@ of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`),
 (`expert_loop`), or between calls of a model on what the CPU copies to the GPU round after round (`python_loop`): the
 values read may be needed for the next call. Waits count if the step gets at least 1 % shorter when it is replayed
 without all of them: a wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also
-replayed together, and with those for copies to the GPU, because the CPU runs ahead only where none of them stops it. A
+replayed together, and with those for copies of batches, because the CPU runs ahead only where none of them stops it. A
 loop that runs the same few ops on each of at least 8 tensors and reads the results (a norm of each gradient) is named.
 """,
     gain=f"""
@@ -109,7 +109,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     waits = waiting_nodes(case)
     if not waits.any():
         return
-    copies = awaited_copies(case)
+    copies = awaited_batches(case)
     # No kind of wait is examined unless all waits together cost enough, alone or with those for copies to the GPU.
     alone_cost = case.step_ns >= LEAST_SLOWDOWN * _least(case, waits)
     if not alone_cost and not (copies.any() and _cost_more(case, waits, copies)):
@@ -184,10 +184,10 @@ def _cost_more(case: Analysis, waits: Mask, copies: Mask) -> bool:
 
 
 def _awaited(case: Analysis, copies: Mask) -> Proposal:
-    """Copies to the GPU that the CPU waits for as well: where it stops for one of both, it runs ahead of neither."""
+    """Batches whose copies the CPU waits for as well: where it stops for one of both, it does not run ahead."""
     return Proposal(
         title=f"no waits for the GPU within the {case.unit}",
-        evidence=_evidence(case, copies, "copies to the GPU that the CPU waits for", np.empty(0, np.int64)),
+        evidence=_evidence(case, copies, "copies of batches to the GPU that the CPU waits for", np.empty(0, np.int64)),
         fix=asynchronous(case),
         change=_without(copies, np.zeros(len(case.graph), bool)),
         claims=("offloaded_copies",),

@@ -10,8 +10,9 @@ from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
 from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.result.fix import Fix, call
 from gpuprof.replay.graph import COPY, SYNC
+from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import F64, KERNEL, Mask
+from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Bytes, Ratio
 
 if TYPE_CHECKING:
@@ -77,13 +78,24 @@ def awaited_copies(case: Analysis) -> Mask:
     return case.memo["awaited_copies"]
 
 
+def awaited_batches(case: Analysis) -> Mask:
+    """Those of these waits that are for a batch, before its forward pass."""
+    waits = awaited_copies(case)
+    if not waits.any():
+        return waits
+    up = case.trace.rows_named(case.trace.gpu.name, lambda text: "HtoD" in text)
+    inside = np.zeros(len(case.trace.gpu), bool)
+    inside[case.graph.gpu_row[within_a_pass(case, case.nodes_of_gpu(up) & case.graph.on_gpu)]] = True
+    return waits & ~in_copies(case, waits, inside)
+
+
 def within_a_pass(case: Analysis, copies: Mask) -> Mask:
-    """Those of some copies (GPU nodes) that a forward pass makes: its kernels come before them. A batch comes before
-    the pass, so the last kernel before it is the optimizer's, the backward pass's, or none of the step."""
+    """Those of some copies (GPU nodes) that a forward pass makes: its matrix multiplications come before them. A batch
+    comes before the pass, so the last one before it is the backward pass's, or none of the step's."""
     graph = case.graph
     nodes = np.flatnonzero(graph.on_gpu)
     nodes = nodes[np.lexsort((graph.recorded_start_ns[nodes], graph.step[nodes]))]
-    kernel = np.append(case.trace.gpu.kind == KERNEL, False)[graph.gpu_row[nodes]]
+    kernel = np.append(case.category(*TENSOR_CATEGORIES), False)[graph.gpu_row[nodes]]
     last = np.maximum.accumulate(np.where(kernel, np.arange(len(nodes)), -1))
     before = nodes[np.maximum(last, 0)]
     inside = (
