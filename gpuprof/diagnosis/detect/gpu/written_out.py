@@ -11,7 +11,6 @@ from gpuprof.diagnosis.detect.gpu.fused_sequences import NamedOps, grow
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Elements, Ops, Ratio
 
-Shape = tuple[int, ...]
 LAYER_NORM, SOFTMAX, DROPOUT = "layer_norm", "softmax", "dropout"
 """Functions of torch."""
 VOCABULARY = "vocabulary"
