@@ -364,15 +364,15 @@ def test_collections_that_python_makes_by_itself(tmp_path):
     """700 ms in one of twenty steps add 35 ms to the mean one; an objects' freeze leaves 15 % of that."""
     excess = (Excess("garbage_collection", 35 * MS, 1),)
     found = Budget(135 * MS, 130 * MS, 140 * MS, 100 * MS, excess, (), 0, 20, "free")
-    case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
+    case = with_facts(_saves(tmp_path, 3, set()), run=run_of(), budget=found)
     lumps = {"garbage_collection": 35 * MS}
-    case = case.with_facts(mean=MeanStep(case.graph, usual_ns=100 * MS, mean_ns=135 * MS, lumps_ns=lumps))
+    case = with_facts(case, mean=MeanStep(case.graph, usual_ns=100 * MS, mean_ns=135 * MS, lumps_ns=lumps))
     proposal = only(garbage_collection, case, "some_steps")
     assert "1 of 20 timed steps, which adds 35 ms" in proposal.evidence[0].text
     assert "gc.freeze()" in str(proposal.fix)
     assert predict(case, proposal).expected == pytest.approx((100 + 0.15 * 35) * MS)
     little = replace(found, excess=(replace(excess[0], mean_ns=2 * MS),))
-    assert not list(garbage_collection.find(case.with_facts(budget=little)))
+    assert not list(garbage_collection.find(with_facts(case, budget=little)))
 
 
 def test_evaluation_in_larger_batches_has_the_room_that_training_shows(tmp_path):
