@@ -105,8 +105,8 @@ def test_a_long_op_that_launches_nothing_computes(tmp_path):
 
 
 def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
-    """Ops that launch, ops in which others launch, quick ones, long ones on a tensor of few numbers, and lists of views,
-    however long they take."""
+    """Ops that launch, ops in which others launch, quick ones, long ones on a tensor of few numbers, and lists of
+    views, however long they take."""
     made = Program()
 
     def body():
