@@ -10,7 +10,7 @@ from helpers.program import US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, predict
-from gpuprof.diagnosis.fixes.together import as_one, best_pair, small_ones
+from gpuprof.diagnosis.fixes.together import as_one, best_follower, best_pair, relief, small_ones
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.replay.transform import scale
 from gpuprof.value_range import Range
@@ -42,7 +42,7 @@ def test_both_limits_at_once(tmp_path):
     case = balanced(tmp_path)
     alone = [predict(case, one).expected for one in (FASTER_GPU, FASTER_CPU)]
     assert min(alone) * LEAST_GAIN > case.mean_ns
-    pair = best_pair(PredictedSteps(case), [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)])
+    pair = best_pair(PredictedSteps(case), relief(case, [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)]))
     assert pair == (("padding", FASTER_GPU), ("input_workers", FASTER_CPU))
     both = as_one([FASTER_GPU, FASTER_CPU], "both", 0.85)
     assert both.parts == ("less padding", "input workers")
@@ -56,13 +56,26 @@ def test_both_limits_at_once(tmp_path):
     ids=["a larger batch", "competes", "a chain already"],
 )
 def test_what_makes_no_pair(tmp_path, other: Proposal):
-    assert best_pair(PredictedSteps(balanced(tmp_path)), [("one", other), ("padding", FASTER_GPU)]) is None
+    case = balanced(tmp_path)
+    assert best_pair(PredictedSteps(case), relief(case, [("one", other), ("padding", FASTER_GPU)])) is None
 
 
 def test_where_one_is_the_limit_the_other_adds_nothing(tmp_path):
     """The CPU takes 30 ms, so that saving GPU time makes no difference."""
     small = replace(FASTER_CPU, change=lambda graph: scale(graph, host=0.97))
-    assert best_pair(PredictedSteps(balanced(tmp_path, 300 * US)), [("one", small), ("padding", FASTER_GPU)]) is None
+    case = balanced(tmp_path, 300 * US)
+    assert best_pair(PredictedSteps(case), relief(case, [("one", small), ("padding", FASTER_GPU)])) is None
+
+
+def test_the_second_limit_is_relieved_once_the_first_is(tmp_path):
+    """The CPU takes 20 ms: a faster GPU gains only after the CPU is faster, and nothing once it does not matter."""
+    case = balanced(tmp_path, 200 * US)
+    steps, ruled_out = PredictedSteps(case), relief(case, [("padding", FASTER_GPU), ("competes", LARGER)])
+    much, little = (replace(FASTER_CPU, change=lambda graph, to=to: scale(graph, host=to)) for to in (0.4, 0.9))
+    assert best_follower(steps, ("input_workers", much), ruled_out) == ("padding", FASTER_GPU)
+    assert best_follower(steps, ("input_workers", little), ruled_out) is None
+    assert best_follower(steps, ("input_workers", LARGER), ruled_out) is None
+    assert best_follower(steps, ("other", replace(much, claims=FASTER_GPU.claims)), ruled_out) is None
 
 
 SMALL = Range(1.0, 1.03, 1.05)

@@ -1,11 +1,12 @@
 """Fixes that are worth it together only. Two, neither of which gains alone: the GPU and the CPU, or the CPU and the
-workers, both limit a step, so that relieving one of them leaves the other. And several that gain a little each."""
+workers, both limit a step, so that relieving one of them leaves the other. One that gains once an advised fix has
+relieved what limits the step now. And several that gain a little each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +21,8 @@ LEAST_TAKEN: Assumed[Share] = 0.05
 """Smallest share of the step that each of the two removes from the GPU's or the CPU's work."""
 BALANCED_ODDS: Assumed[Share] = 0.85
 """Probability that the two limits are as close to each other as in the replayed step."""
+FOLLOWING_ODDS: Assumed[Share] = 0.85
+"""Probability that what limits the step after the first fix is what the replayed step says."""
 MOST_TRIED: Convention[Entries] = 3
 """Most fixes of either side that are tried together, those that remove most."""
 
@@ -33,23 +36,40 @@ MOST_SMALL: Convention[Entries] = 3
 Named = tuple[str, Proposal]
 
 
-def best_pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> tuple[Named, Named] | None:
-    """The two fixes, one that relieves the GPU and one that relieves the CPU, that shorten the step most together; None
-    if no two gain enough. Larger batches do not count."""
-    case = steps.case
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """Fixes that relieve the GPU, and fixes that relieve the CPU: each takes much of the work of one of them off the
+    step, those that take most first."""
+
+    gpu: Sequence[Named]
+    cpu: Sequence[Named]
+
+
+def relief(case: Analysis, ruled_out: Sequence[Named]) -> Relief:
+    """Those among some fixes that gain nothing alone. Larger batches do not count."""
     found = [(one, *_taken(case, one[1])) for one in ruled_out if one[1].work == 1 and not one[1].parts]
-    gpu = _largest([(one, on_gpu) for one, on_gpu, _ in found])
-    cpu = _largest([(one, on_cpu) for one, _, on_cpu in found])
-    tried = [
-        (_step(steps, a[1], b[1]), a, b)
-        for a in gpu
-        for b in cpu
-        if a[0] != b[0] and not {*a[1].claims} & {*b[1].claims}
-    ]
+    return Relief(_largest([(one, gpu) for one, gpu, _ in found]), _largest([(one, cpu) for one, _, cpu in found]))
+
+
+def best_pair(steps: PredictedSteps, of: Relief) -> tuple[Named, Named] | None:
+    """The two fixes, one that relieves the GPU and one that relieves the CPU, that shorten the step most together; None
+    if no two gain enough."""
+    tried = [(_step(steps, a[1], b[1]), a, b) for a in of.gpu for b in of.cpu if _compatible(a, b)]
     if not tried:
         return None
     step, a, b = min(tried, key=lambda one: one[0])
-    return (a, b) if case.mean_ns >= LEAST_GAIN * step else None
+    return (a, b) if steps.case.mean_ns >= LEAST_GAIN * step else None
+
+
+def best_follower(steps: PredictedSteps, first: Named, of: Relief) -> Named | None:
+    """The fix that shortens the step most once another one is made; None if none gains enough then."""
+    each = {id(one[1]): one for one in (*of.gpu, *of.cpu) if _compatible(first, one)}
+    if not each or first[1].work != 1:
+        return None
+    made = first[1]
+    before = steps.begin(steps.case.graph, [made.change], [made])()
+    step, best = min(((_step(steps, made, one[1]), one) for one in each.values()), key=lambda one: one[0])
+    return best if before >= LEAST_GAIN * step else None
 
 
 def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
@@ -83,6 +103,10 @@ def as_one(fixes: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Pro
         claims=tuple(claim for one in fixes for claim in one.claims),
         parts=tuple(one.title for one in fixes),
     )
+
+
+def _compatible(a: Named, b: Named) -> bool:
+    return a[0] != b[0] and set(a[1].claims).isdisjoint(b[1].claims)
 
 
 def _step(steps: PredictedSteps, a: Proposal, b: Proposal) -> float:
