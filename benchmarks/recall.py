@@ -219,9 +219,10 @@ def _several(
 
 
 def ids_of(one: Finding, found: Diagnosis) -> set[str]:
-    """The findings whose fixes an entry makes: two that are ruled out alone, or just its own."""
-    alone = {other.id for other in found.considered if other.title in one.parts}
-    return alone if len(alone) > 1 else {one.id}
+    """The findings whose fixes an entry makes: two that are ruled out alone, an advised one and one that follows it, or
+    just its own."""
+    several = {other.id for other in (*found.considered, *found.findings) if other.title in one.parts}
+    return several if len(several) > 1 else {one.id}
 
 
 def _rank(shown: Sequence[Finding], one: Finding) -> int:

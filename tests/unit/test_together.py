@@ -75,6 +75,8 @@ def test_the_second_limit_is_relieved_once_the_first_is(tmp_path):
     assert best_follower(steps, ("input_workers", much), ruled_out) == ("padding", FASTER_GPU)
     assert best_follower(steps, ("input_workers", little), ruled_out) is None
     assert best_follower(steps, ("input_workers", LARGER), ruled_out) is None
+    unsure = relief(case, [("padding", replace(FASTER_GPU, odds=0.8))])
+    assert best_follower(steps, ("input_workers", much), unsure) is None
     assert best_follower(steps, ("other", replace(much, claims=FASTER_GPU.claims)), ruled_out) is None
 
 

@@ -21,6 +21,8 @@ LEAST_TAKEN: Assumed[Share] = 0.05
 """Smallest share of the step that each of the two removes from the GPU's or the CPU's work."""
 BALANCED_ODDS: Assumed[Share] = 0.85
 """Probability that the two limits are as close to each other as in the replayed step."""
+LEAST_FOLLOWING_GAIN: Assumed[Ratio] = 1.1
+"""Smallest gain of a fix after the first one: the step that the first one leaves is a prediction itself."""
 FOLLOWING_ODDS: Assumed[Share] = 0.85
 """Probability that what limits the step after the first fix is what the replayed step says."""
 MOST_TRIED: Convention[Entries] = 3
@@ -62,14 +64,15 @@ def best_pair(steps: PredictedSteps, of: Relief) -> tuple[Named, Named] | None:
 
 
 def best_follower(steps: PredictedSteps, first: Named, of: Relief) -> Named | None:
-    """The fix that shortens the step most once another one is made; None if none gains enough then."""
-    each = {id(one[1]): one for one in (*of.gpu, *of.cpu) if _compatible(first, one)}
+    """The fix that shortens the step most once another one is made; None if none gains enough then. Only fixes that
+    need nothing unseen."""
+    each = {id(one[1]): one for one in (*of.gpu, *of.cpu) if _is_plain(one[1]) and _compatible(first, one)}
     if not each or first[1].work != 1:
         return None
     made = first[1]
     before = steps.begin(steps.case.graph, [made.change], [made])()
     step, best = min(((_step(steps, made, one[1]), one) for one in each.values()), key=lambda one: one[0])
-    return best if before >= LEAST_GAIN * step else None
+    return best if before >= LEAST_FOLLOWING_GAIN * step else None
 
 
 def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
@@ -77,10 +80,15 @@ def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
     too small. Only those that need nothing unseen and cost nothing once."""
     found: list[tuple[Named, float]] = []
     for (name, one), gain in sorted(ruled_out, key=lambda each: -each[1].expected):
-        plain = one.work == 1 and not (one.parts or one.needs) and one.odds >= 1 and not one.once_ns[1]
         claimed = {claim for (_, other), _ in found for claim in other.claims}
         others = {other for (other, _), _ in found}
-        if plain and gain.expected >= LEAST_SMALL_GAIN and name not in others and claimed.isdisjoint(one.claims):
+        if (
+            _is_plain(one)
+            and not one.once_ns[1]
+            and gain.expected >= LEAST_SMALL_GAIN
+            and name not in others
+            and claimed.isdisjoint(one.claims)
+        ):
             found.append(((name, one), gain.expected))
     found = found[:MOST_SMALL]
     enough = math.prod(gain for _, gain in found) >= LEAST_GAIN
@@ -103,6 +111,11 @@ def as_one(fixes: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Pro
         claims=tuple(claim for one in fixes for claim in one.claims),
         parts=tuple(one.title for one in fixes),
     )
+
+
+def _is_plain(one: Proposal) -> bool:
+    """Whether it needs nothing unseen, and keeps the batch."""
+    return one.work == 1 and not (one.parts or one.needs) and one.odds >= 1
 
 
 def _compatible(a: Named, b: Named) -> bool:
