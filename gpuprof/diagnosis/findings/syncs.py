@@ -119,7 +119,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         kinds.append((looks, Proposal(
             title=f"no values read from the GPU within the {case.unit}",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
-            fix=joined([_bf16(case)] * (scaler is not None) + [_look_fix(case, looks)]).by("syncs"),
+            fix=joined([_bf16(case)] * (scaler is not None) + [_look_fix(case)]).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
             worst=_without(looks, nothing) if alone else _unchanged,
@@ -447,7 +447,7 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
-def _look_fix(case: Analysis, looks: Mask) -> Fix:
+def _look_fix(case: Analysis) -> Fix:
     chosen = code("torch.where(...)") + "  # instead of `if tensor:`"
     torch = joined(
         (
