@@ -10,7 +10,7 @@ from helpers.program import US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, predict
-from gpuprof.diagnosis.fixes.together import as_one, best_follower, best_pair, relief, small_ones
+from gpuprof.diagnosis.fixes.together import as_one, best_pair, gains_after, small_ones
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.replay.transform import scale
 from gpuprof.value_range import Range
@@ -42,7 +42,7 @@ def test_both_limits_at_once(tmp_path):
     case = balanced(tmp_path)
     alone = [predict(case, one).expected for one in (FASTER_GPU, FASTER_CPU)]
     assert min(alone) * LEAST_GAIN > case.mean_ns
-    pair = best_pair(PredictedSteps(case), relief(case, [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)]))
+    pair = best_pair(PredictedSteps(case), [("input_workers", FASTER_CPU), ("padding", FASTER_GPU)])
     assert pair == (("padding", FASTER_GPU), ("input_workers", FASTER_CPU))
     both = as_one([FASTER_GPU, FASTER_CPU], "both", 0.85)
     assert both.parts == ("less padding", "input workers")
@@ -56,28 +56,13 @@ def test_both_limits_at_once(tmp_path):
     ids=["a larger batch", "competes", "a chain already"],
 )
 def test_what_makes_no_pair(tmp_path, other: Proposal):
-    case = balanced(tmp_path)
-    assert best_pair(PredictedSteps(case), relief(case, [("one", other), ("padding", FASTER_GPU)])) is None
+    assert best_pair(PredictedSteps(balanced(tmp_path)), [("one", other), ("padding", FASTER_GPU)]) is None
 
 
 def test_where_one_is_the_limit_the_other_adds_nothing(tmp_path):
     """The CPU takes 30 ms, so that saving GPU time makes no difference."""
     small = replace(FASTER_CPU, change=lambda graph: scale(graph, host=0.97))
-    case = balanced(tmp_path, 300 * US)
-    assert best_pair(PredictedSteps(case), relief(case, [("one", small), ("padding", FASTER_GPU)])) is None
-
-
-def test_the_second_limit_is_relieved_once_the_first_is(tmp_path):
-    """The CPU takes 20 ms: a faster GPU gains only after the CPU is faster, and nothing once it does not matter."""
-    case = balanced(tmp_path, 200 * US)
-    steps, ruled_out = PredictedSteps(case), relief(case, [("padding", FASTER_GPU), ("competes", LARGER)])
-    much, little = (replace(FASTER_CPU, change=lambda graph, to=to: scale(graph, host=to)) for to in (0.4, 0.9))
-    assert best_follower(steps, ("input_workers", much), ruled_out) == ("padding", FASTER_GPU)
-    assert best_follower(steps, ("input_workers", little), ruled_out) is None
-    assert best_follower(steps, ("input_workers", LARGER), ruled_out) is None
-    unsure = relief(case, [("padding", replace(FASTER_GPU, odds=0.8))])
-    assert best_follower(steps, ("input_workers", much), unsure) is None
-    assert best_follower(steps, ("other", replace(much, claims=FASTER_GPU.claims)), ruled_out) is None
+    assert best_pair(PredictedSteps(balanced(tmp_path, 300 * US)), [("one", small), ("padding", FASTER_GPU)]) is None
 
 
 SMALL = Range(1.0, 1.03, 1.05)
@@ -97,3 +82,25 @@ def test_small_gains_that_add_up_are_one_fix():
 def test_no_small_gain_of_an_entry_has_a_condition(other):
     found = [(("one", FASTER_GPU), SMALL), (("two", replace(FASTER_CPU, **other)), SMALL)]
     assert small_ones(found) == []
+
+
+LESS_GPU = replace(FASTER_GPU, title="fused loss", change=lambda graph: scale(graph, device=0.3))
+LITTLE_CPU = replace(FASTER_CPU, title="no hooks", change=lambda graph: scale(graph, host=0.8))
+
+
+def test_what_gains_once_the_gpu_is_faster(tmp_path):
+    """The GPU takes 10 ms and the CPU 6: less CPU work gains once the GPU takes 3."""
+    case = balanced(tmp_path, 60 * US)
+    steps, first, later = PredictedSteps(case), [("fused_loss", LESS_GPU)], [("debug_switches", LITTLE_CPU)]
+    assert predict(case, LITTLE_CPU).expected * LEAST_GAIN > case.mean_ns
+    assert gains_after(steps, first, later) == (first[0], later[0])
+    unsure = [("debug_switches", replace(LITTLE_CPU, odds=0.8))]
+    competes = [("debug_switches", replace(LITTLE_CPU, claims=FASTER_GPU.claims))]
+    assert gains_after(steps, first, unsure) is None and gains_after(steps, first, competes) is None
+    assert gains_after(steps, [], later) is None and gains_after(steps, later, later) is None
+
+
+def test_what_gains_nothing_after_it_either(tmp_path):
+    """The CPU takes 3 ms and the GPU 3 after the fix: a CPU twice as fast adds nothing."""
+    steps = PredictedSteps(balanced(tmp_path, 20 * US))
+    assert gains_after(steps, [("fused_loss", LESS_GPU)], [("debug_switches", FASTER_CPU)]) is None

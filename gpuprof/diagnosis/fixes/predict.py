@@ -25,16 +25,7 @@ from gpuprof.diagnosis.fixes.alternatives import leaders_first
 from gpuprof.diagnosis.fixes.chance import measured_odds, probability, time_left, with_odds
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
-from gpuprof.diagnosis.fixes.together import (
-    BALANCED_ODDS,
-    FOLLOWING_ODDS,
-    SMALL_ODDS,
-    as_one,
-    best_follower,
-    best_pair,
-    relief,
-    small_ones,
-)
+from gpuprof.diagnosis.fixes.together import BALANCED_ODDS, SMALL_ODDS, as_one, best_pair, gains_after, small_ones
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
 from gpuprof.diagnosis.sentences import duration
@@ -57,8 +48,6 @@ class _Predicted:
     prediction: Prediction
     named: bool = False
     """Whether the verdict names the problem that it removes."""
-    first: Prediction | None = None
-    """Of a fix that follows another one: what that one gains, as it does where the second does not work."""
 
     @property
     def odds(self) -> float:
@@ -78,10 +67,9 @@ class _Predicted:
 
     @property
     def time_left(self) -> float:
-        """Expected time with the fix / time now; in the cases in which the fix does not work 1, or what the fix that it
-        follows leaves."""
-        odds, otherwise = self.odds, 1.0 if self.first is None else time_left(self.first.speedup)
-        return odds * time_left(self.prediction.speedup) + (1 - odds) * otherwise
+        """Expected time with the fix / time now; 1 in the cases in which the fix does not work."""
+        odds = self.odds
+        return odds * time_left(self.prediction.speedup) + 1 - odds
 
     def shown(self, now_ns: float) -> Prediction:
         """The prediction to show; `now_ns`: the unchanged step, which a chain of fixes may also leave as it is."""
@@ -89,14 +77,9 @@ class _Predicted:
             return self.prediction
         gain, step = self.prediction.speedup, self.prediction.step
         mixed = with_odds(gain, self.odds)
-        if self.first is not None:
-            least = self.first.speedup
-            mixed = Range(max(mixed.low, least.low), max(mixed.expected, least.expected), mixed.high)
         usual = round(step.expected * gain.expected / mixed.expected)
         # The slowest of ten outcomes is outside the interval: "no change" counts if it is more likely than that.
         as_it_is = round(now_ns * self.proposal.work) if self.odds < CERTAIN_CHANCE else 0
-        if self.first is not None:
-            as_it_is = min(as_it_is, self.first.step.high)
         shown = Range(min(step.low, usual), usual, max(step.high, as_it_is, usual))
         return Prediction(shown, mixed, self.prediction.step_j)
 
@@ -164,13 +147,14 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
+    found += [one for one in _only_together(steps, ruled_out) if one.list is not None]
     left_ns = _left_ns(case)
-    first = min((one for one in found if one.list == "fixes"), key=lambda one: one.rank(left_ns), default=None)
-    found += [one for one in _only_together(steps, ruled_out, first) if one.list is not None]
     found.sort(key=lambda one: one.rank(left_ns))
     sure, unsure = (_named_first([one for one in found if one.list == name], left_ns) for name in _LISTS)
     overlaps = partial(_overlap, steps)
     grouped = leaders_first(sure, overlaps)
+    if later := _gains_after(steps, [one for one, first in grouped if first is None], ruled_out):
+        grouped = leaders_first([*sure, later], overlaps)
     tries = leaders_first(unsure, overlaps, before=[one for one, first in grouped if first is None])
     return Fixes(
         findings=_findings(case, grouped),
@@ -181,23 +165,13 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     )
 
 
-def _only_together(
-    steps: PredictedSteps, ruled_out: Sequence[_Predicted], first: _Predicted | None
-) -> Iterator[_Predicted]:
-    """Fixes that gain together what none of them gains alone: two limits, what limits the step once the `first` fix is
-    made, or several small gains."""
-    relieving = relief(steps.case, [(one.id, one.proposal) for one in ruled_out])
-    pair = best_pair(steps, relieving)
+def _only_together(steps: PredictedSteps, ruled_out: Sequence[_Predicted]) -> Iterator[_Predicted]:
+    """Fixes that gain together what none of them gains alone: two limits, or several small gains."""
+    pair = best_pair(steps, [(one.id, one.proposal) for one in ruled_out])
     if pair is not None:
         both = [one for _, one in pair]
         needs = "both: either alone leaves the other limit"
         yield _Predicted(pair[0][0], _together(both, needs, BALANCED_ODDS), prediction(steps, both))
-    follower = None if first is None else best_follower(steps, (first.id, first.proposal), relieving)
-    if first is not None and follower is not None:
-        both = [first.proposal, follower[1]]
-        needs = "both: the second gains little before the first is made"
-        chain = _together(both, needs, FOLLOWING_ODDS)
-        yield _Predicted(follower[0], chain, prediction(steps, both), first=first.prediction)
     named = {name for name, _ in pair or ()}
     left = [((one.id, one.proposal), one.prediction.speedup) for one in ruled_out if one.id not in named]
     if small := small_ones(left):
@@ -205,6 +179,20 @@ def _only_together(
         yield _Predicted(
             small[0][0], _together(some, "all of them: each gains little", SMALL_ODDS), prediction(steps, some)
         )
+
+
+def _gains_after(
+    steps: PredictedSteps, leaders: Sequence[_Predicted], ruled_out: Sequence[_Predicted]
+) -> _Predicted | None:
+    """One of the first fixes with another that gains only once it is made, as one entry; None if there is none."""
+    found = gains_after(
+        steps, [(one.id, one.proposal) for one in leaders], [(one.id, one.proposal) for one in ruled_out]
+    )
+    if found is None:
+        return None
+    both = [one for _, one in found]
+    whole = _Predicted(found[0][0], _together(both), prediction(steps, both))
+    return whole if whole.list == "fixes" else None
 
 
 def _together(some: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:
@@ -231,10 +219,8 @@ def _findings(case: Analysis, each: Iterable[tuple[_Predicted, _Predicted | None
 
 def _overlap(steps: PredictedSteps, first: _Predicted, later: _Predicted) -> bool:
     """Whether a fix takes off mostly the time that another one takes off, or claims what that one claims and gains no
-    more, as it may in a list whose fixes are less sure. Not if that one is a part of it."""
+    more, as it may in a list whose fixes are less sure."""
     one, other = first.proposal, later.proposal
-    if one.title in other.parts:
-        return False
     excluded = first.id == later.id or not {*one.claims}.isdisjoint(other.claims)
     if excluded and (first.list == later.list or first.time_left <= later.time_left):
         return True

@@ -1,17 +1,18 @@
 """Fixes that are worth it together only. Two, neither of which gains alone: the GPU and the CPU, or the CPU and the
-workers, both limit a step, so that relieving one of them leaves the other. One that gains once an advised fix has
-relieved what limits the step now. And several that gain a little each."""
+workers, both limit a step, so that relieving one of them leaves the other. Several that gain a little each. And one
+that gains only once another is made, because the other removes what hid it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
+from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, MARKED_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, in_order
 from gpuprof.diagnosis.result.fix import joined
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
@@ -21,10 +22,6 @@ LEAST_TAKEN: Assumed[Share] = 0.05
 """Smallest share of the step that each of the two removes from the GPU's or the CPU's work."""
 BALANCED_ODDS: Assumed[Share] = 0.85
 """Probability that the two limits are as close to each other as in the replayed step."""
-LEAST_FOLLOWING_GAIN: Assumed[Ratio] = 1.1
-"""Smallest gain of a fix after the first one: the step that the first one leaves is a prediction itself."""
-FOLLOWING_ODDS: Assumed[Share] = 0.85
-"""Probability that what limits the step after the first fix is what the replayed step says."""
 MOST_TRIED: Convention[Entries] = 3
 """Most fixes of either side that are tried together, those that remove most."""
 
@@ -35,44 +32,29 @@ SMALL_ODDS: Assumed[Share] = 0.85
 MOST_SMALL: Convention[Entries] = 3
 """Most such fixes in one entry, those that gain most."""
 
+MOST_FIRST: Convention[Entries] = 3
+"""Most fixes that gain alone, the first of the list, after which those that do not are tried."""
+
 Named = tuple[str, Proposal]
 
 
-@dataclass(frozen=True, slots=True)
-class Relief:
-    """Fixes that relieve the GPU, and fixes that relieve the CPU: each takes much of the work of one of them off the
-    step, those that take most first."""
-
-    gpu: Sequence[Named]
-    cpu: Sequence[Named]
-
-
-def relief(case: Analysis, ruled_out: Sequence[Named]) -> Relief:
-    """Those among some fixes that gain nothing alone. Larger batches do not count."""
-    found = [(one, *_taken(case, one[1])) for one in ruled_out if one[1].work == 1 and not one[1].parts]
-    return Relief(_largest([(one, gpu) for one, gpu, _ in found]), _largest([(one, cpu) for one, _, cpu in found]))
-
-
-def best_pair(steps: PredictedSteps, of: Relief) -> tuple[Named, Named] | None:
+def best_pair(steps: PredictedSteps, ruled_out: Sequence[Named]) -> tuple[Named, Named] | None:
     """The two fixes, one that relieves the GPU and one that relieves the CPU, that shorten the step most together; None
-    if no two gain enough."""
-    tried = [(_step(steps, a[1], b[1]), a, b) for a in of.gpu for b in of.cpu if _compatible(a, b)]
+    if no two gain enough. Larger batches do not count."""
+    case = steps.case
+    found = [(one, *_taken(case, one[1])) for one in ruled_out if one[1].work == 1 and not one[1].parts]
+    gpu = _largest([(one, on_gpu) for one, on_gpu, _ in found])
+    cpu = _largest([(one, on_cpu) for one, _, on_cpu in found])
+    tried = [
+        (_step(steps, a[1], b[1]), a, b)
+        for a in gpu
+        for b in cpu
+        if a[0] != b[0] and not {*a[1].claims} & {*b[1].claims}
+    ]
     if not tried:
         return None
     step, a, b = min(tried, key=lambda one: one[0])
-    return (a, b) if steps.case.mean_ns >= LEAST_GAIN * step else None
-
-
-def best_follower(steps: PredictedSteps, first: Named, of: Relief) -> Named | None:
-    """The fix that shortens the step most once another one is made; None if none gains enough then. Only fixes that
-    need nothing unseen."""
-    each = {id(one[1]): one for one in (*of.gpu, *of.cpu) if _is_plain(one[1]) and _compatible(first, one)}
-    if not each or first[1].work != 1:
-        return None
-    made = first[1]
-    before = steps.begin(steps.case.graph, [made.change], [made])()
-    step, best = min(((_step(steps, made, one[1]), one) for one in each.values()), key=lambda one: one[0])
-    return best if before >= LEAST_FOLLOWING_GAIN * step else None
+    return (a, b) if case.mean_ns >= LEAST_GAIN * step else None
 
 
 def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
@@ -82,17 +64,34 @@ def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
     for (name, one), gain in sorted(ruled_out, key=lambda each: -each[1].expected):
         claimed = {claim for (_, other), _ in found for claim in other.claims}
         others = {other for (other, _), _ in found}
-        if (
-            _is_plain(one)
-            and not one.once_ns[1]
-            and gain.expected >= LEAST_SMALL_GAIN
-            and name not in others
-            and claimed.isdisjoint(one.claims)
-        ):
+        if _plain(one) and gain.expected >= LEAST_SMALL_GAIN and name not in others and claimed.isdisjoint(one.claims):
             found.append(((name, one), gain.expected))
     found = found[:MOST_SMALL]
     enough = math.prod(gain for _, gain in found) >= LEAST_GAIN
     return [one for one, _ in found] if len(found) > 1 and enough else []
+
+
+def gains_after(
+    steps: PredictedSteps, first: Sequence[Named], ruled_out: Sequence[Named]
+) -> tuple[Named, Named] | None:
+    """A fix that gains alone (one of `first`, of which the first few are tried), and the one that gains most once that
+    is made: the GPU was busy while the CPU did what it takes off, or the other way round. None if no such fix makes
+    a marked difference then. Only those that need nothing unseen and cost nothing once."""
+    case, found = steps.case, list[tuple[float, Named, Named]]()
+    later = [(one, sum(_taken(case, one[1]))) for one in ruled_out if _plain(one[1])]
+    for before in [one for one in first if one[1].work == 1 and not one[1].parts][:MOST_FIRST]:
+        alone = steps.begin(case.graph, [before[1].change], [before[1]])()
+        for one, taken in later:
+            enough = taken * case.step_ns >= (1 - 1 / MARKED_GAIN) * alone
+            if enough and one[0] != before[0] and {*one[1].claims}.isdisjoint(before[1].claims):
+                found.append((alone / _step(steps, before[1], one[1]), before, one))
+    gain, before, one = max(found, key=lambda each: each[0], default=(0.0, None, None))
+    return (before, one) if before is not None and one is not None and gain >= MARKED_GAIN else None
+
+
+def _plain(one: Proposal) -> bool:
+    """Whether a fix is single, of the same work, needs nothing unseen and costs nothing once."""
+    return one.work == 1 and not (one.parts or one.needs) and one.odds >= 1 and not one.once_ns[1]
 
 
 def as_one(fixes: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:
@@ -111,15 +110,6 @@ def as_one(fixes: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Pro
         claims=tuple(claim for one in fixes for claim in one.claims),
         parts=tuple(one.title for one in fixes),
     )
-
-
-def _is_plain(one: Proposal) -> bool:
-    """Whether it needs nothing unseen, and keeps the batch."""
-    return one.work == 1 and not (one.parts or one.needs) and one.odds >= 1
-
-
-def _compatible(a: Named, b: Named) -> bool:
-    return a[0] != b[0] and set(a[1].claims).isdisjoint(b[1].claims)
 
 
 def _step(steps: PredictedSteps, a: Proposal, b: Proposal) -> float:
