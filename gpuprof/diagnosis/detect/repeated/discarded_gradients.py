@@ -102,18 +102,15 @@ def _passes(case: Analysis) -> Iterator[_Pass]:
         rows = rows[ops.end_ns[rows] <= end]
         if not len(rows) or len(np.unique(ops.thread[rows])) > 1:
             continue
-        places, shapes, fresh = [], [], []
-        for place in np.flatnonzero(sums[rows]).tolist():
-            first, last = (int(column[rows[place]]) for column in (ops.start_ns, ops.end_ns))
-            call = calls[np.searchsorted(called, first) :][:1]
-            shape = shapes_in(case, int(ops.dims[call[0]]))[:1] if len(call) and ops.end_ns[call[0]] <= last else []
-            if not shape or shape[0] is None:
-                break
-            places.append(place)
-            shapes.append(shape[0])
-            fresh.append(bool(np.searchsorted(added, first) == np.searchsorted(added, last)))
-        else:
-            yield _Pass(rows, np.array(places, np.int64), shapes, fresh)
+        places = np.flatnonzero(sums[rows])
+        first, last = ops.start_ns[rows[places]], ops.end_ns[rows[places]]
+        call = np.append(calls, -1)[np.searchsorted(called, first)]
+        if len(places) and (call.min() < 0 or (ops.end_ns[call] > last).any()):
+            continue
+        shapes = [shape for text in ops.dims[call].tolist() for shape in shapes_in(case, text)[:1] if shape is not None]
+        if len(shapes) == len(places):
+            fresh = np.searchsorted(added, first) == np.searchsorted(added, last)
+            yield _Pass(rows, places, shapes, fresh.tolist())
 
 
 def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
