@@ -70,6 +70,7 @@ from gpuprof.diagnosis.findings import (
     slow_python,
     sparse_gradients,
     speculative_decoding,
+    square_filters,
     static_cache,
     step_metrics,
     straggler,
@@ -131,6 +132,7 @@ _MODULES = (
     odd_sizes,
     channels_last,
     cudnn_benchmark,
+    square_filters,
     frozen_encoder,
     feature_encoder,
     adapter_casts,
@@ -155,9 +157,6 @@ BUILT_IN: tuple[Declaration, ...] = tuple(module.FINDING for module in (*_MODULE
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)
 """Findings that are looked for in a recording."""
-
-PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
-"""Pages of `gpuprof explain` and docs/findings."""
 
 HEADLINES: dict[str, str] = {
     what: words
