@@ -125,6 +125,11 @@ RELIABILITY = """
 | probability that is stated | role test: mean, and share that gained 2 % | role fit |
 |---|---|---|
 """
+ONE_SIDED = """
+Fixes that need something the recording does not show are stated with less than they reach here: a change whose
+condition does not hold trains another model, or does not run, so nobody measures it. How often a condition holds in
+other people's programs is not known from these.
+"""
 MISSED = """
 Gained 10 % and not shown (role test):
 
@@ -166,7 +171,7 @@ def section(found: Sequence[Pair]) -> str:
         if any(low in one for one in rows):
             cells = [f"{one[low][2]:.2f}: {one[low][3]}" if low in one else "–" for one in rows]
             text += f"| {low:.1f} to {high:.1f} | {cells[0]} | {cells[1]} |\n"
-    return text + _missed(test) + _first_contact()
+    return text + ONE_SIDED + _missed(test) + _first_contact()
 
 
 def _missed(found: Sequence[Pair]) -> str:
