@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.case import only, run_of
+from helpers.case import only, run_of, with_facts
 from helpers.eager_program import eager
 from helpers.present import present
 from helpers.program import MS, SHORT, US, Program
@@ -46,7 +46,7 @@ def test_allocations_in_every_step(tmp_path):
 def test_allocations_in_the_only_step_of_a_run_that_had_settled(tmp_path):
     case = _allocates(tmp_path, {0}, steps=1)
     assert not list(allocator.find(case)), "the first step of a training allocates anyway"
-    assert list(allocator.find(case.with_facts(run=run_of())))
+    assert list(allocator.find(with_facts(case, run=run_of())))
 
 
 def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
@@ -276,28 +276,28 @@ def test_saving_that_a_run_timed(tmp_path):
     """Saving adds 225 ms to a mean step of 325; done a tenth as often, it adds 22.5 ms."""
     excess = (Excess("save", 225 * MS, 5), Excess("input", 1 * MS, 3))
     found = Budget(326 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
-    case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
+    case = with_facts(_saves(tmp_path, 3, set()), run=run_of(), budget=found)
     mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"save": 225 * MS})
-    case = case.with_facts(mean=mean)
+    case = with_facts(case, mean=mean)
     (proposal,) = rare_steps.find(case)
     assert "saving adds 225 ms to the mean step (5 of 20 timed steps)" in proposal.evidence[0].text
     assert predict(case, proposal).expected == pytest.approx(122.5 * MS)
-    assert not list(rare_steps.find(case.with_facts(budget=replace(found, excess=excess[1:]))))
+    assert not list(rare_steps.find(with_facts(case, budget=replace(found, excess=excess[1:]))))
 
 
 def test_evaluation_in_larger_batches_has_the_room_that_training_shows(tmp_path):
     """An eighth of 225 ms is left if a step takes no longer for 8 times the samples; otherwise nothing is known."""
     excess = (Excess("evaluation", 225 * MS, 5, every=20),)
     found = Budget(325 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
-    case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
-    case = case.with_facts(
-        mean=MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"evaluation": 225 * MS})
+    case = with_facts(_saves(tmp_path, 3, set()), run=run_of(), budget=found)
+    case = with_facts(
+        case, mean=MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"evaluation": 225 * MS})
     )
     proposal = only(rare_steps, case, "larger")
     assert predict(case, proposal).expected == pytest.approx((100 + 225 / 8) * MS, rel=0.01)
     assert proposal.odds < 0.9 and "no larger than the training's" in proposal.needs
     saving = replace(found, excess=(replace(excess[0], cause="save"),))
-    assert all(one.key != "larger" for one in rare_steps.find(case.with_facts(budget=saving)))
+    assert all(one.key != "larger" for one in rare_steps.find(with_facts(case, budget=saving)))
 
 
 def test_a_rare_step_that_saves(tmp_path):

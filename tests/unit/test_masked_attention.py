@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.case import case_of, only, run_of
+from helpers.case import case_of, only, run_of, with_facts
 from helpers.program import BF16, MS, Program
 
 from gpuprof.costs.arguments import parse
@@ -93,7 +93,7 @@ def test_not_where_all_scores_are_of_use_or_nothing_masks_them(tmp_path, useful,
 def test_what_the_stack_has(tmp_path):
     case = packed(tmp_path, 1 / 16)
     trl = replace(case.stack, kind="trl", fields=frozenset({"packing", "padding_free", "model_init_kwargs"}))
-    fix = str(only(masked_attention, case.with_facts(stack=trl)).fix)
+    fix = str(only(masked_attention, with_facts(case, stack=trl)).fix)
     assert "flash_attention_2" in fix
     assert "flex_attention" in fix
     assert "packing=False" in fix or '"packing": False' in fix

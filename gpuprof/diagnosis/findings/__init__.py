@@ -156,9 +156,6 @@ BUILT_IN: tuple[Declaration, ...] = tuple(module.FINDING for module in (*_MODULE
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)
 """Findings that are looked for in a recording."""
 
-PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
-"""Pages of `gpuprof explain` and docs/findings."""
-
 HEADLINES: dict[str, str] = {
     what: words
     for one in BUILT_IN

@@ -10,7 +10,6 @@ from gpuprof.diagnosis.detect.gpu.fused_sequences import NamedOps, grow
 from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Ops
 
-Shape = tuple[int, ...]
 LAYER_NORM, SOFTMAX, DROPOUT = "layer_norm", "softmax", "dropout"
 """Functions of torch."""
 CASTS = ("to", "_to_copy", "float", "type_as")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, CONVOLUTIONS, MATMULS, NORMS, RECURRENT_LAYERS
+from gpuprof.diagnosis.detect.loops.layer_ops import LARGE_OPS
 from gpuprof.diagnosis.detect.loops.small_op_loops import FILES, SmallLoops, find_small_loops, own_ops
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
@@ -29,14 +29,6 @@ MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
 MOST_PERIODS: Assumed[Rounds] = 8
 """Periods that are tried: the commonest distances between two ops of the same name that come as often as blocks do."""
-_WEIGHTS = (
-    MATMULS
-    | CONVOLUTIONS
-    | NORMS
-    | RECURRENT_LAYERS
-    | {"aten::convolution", "aten::_scaled_mm", "aten::_grouped_mm", "aten::embedding", ATTENTION}
-)
-"""Ops of a model's layers: what repeats with them is a stack of layers, each of which needs the one before."""
 
 
 def find_repeated_blocks(case: Analysis) -> SmallLoops | None:
@@ -50,7 +42,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     rows, _ = own_ops(case)
     ops = case.trace.ops
     names = ops.name[rows].astype(np.int64)
-    layers = case.ops_named(lambda name: name in _WEIGHTS or name in FILES or not name.startswith("aten::"))[rows]
+    layers = case.ops_named(lambda name: name in LARGE_OPS or name in FILES or not name.startswith("aten::"))[rows]
     layers |= case.timeline.host.op[rows] != FORWARD
     layers |= np.diff(ops.thread[rows], prepend=-1) != 0
     found = sorted(blocks_in(names, layers))
