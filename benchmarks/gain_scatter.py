@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
 
-import gpuprof
 from benchmarks.accuracy import Case, of_timed_steps
 from benchmarks.recall import SAME_WORK, of_scenario
 from benchmarks.recall_pairs import Program, Timed
 from benchmarks.refit import Refit, scaled
 from gpuprof.calibration import noise as noise_table
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
+from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, prediction
 from gpuprof.record.base.quantiles import Z80
+from gpuprof.tracefile.recording import resolve
 from gpuprof.value_range import Range
 from scenarios import catalogue
 
@@ -72,17 +74,20 @@ def turns_noise(entry: catalogue.Scenario, fix: str) -> float | None:
     return None if len(turns) < 2 else Z80 * float(turns.std(ddof=1)) / math.sqrt(len(turns))
 
 
+@dataclass(frozen=True, slots=True)
 class _Predicted:
-    """A gain with its interval, and the step that it leaves, ns."""
-
-    def __init__(self, gain: Range, step_ns: float) -> None:
-        self.gain, self.step_ns = gain, step_ns
+    gain: Range
+    step_ns: float
+    """That the fix leaves."""
 
 
 def _analysed(program: Program) -> Analysis | None:
     timed = Case(program.name, program.path, None, None, run=True, steps_differ=True)
     found = of_timed_steps(timed) if program.differs else None
-    return analysis_of(found or gpuprof.diagnose(program.path))
+    if found is None:
+        recording = resolve(program.path).read()
+        found = diagnose(recording.trace, run=recording.run, advise=False)
+    return analysis_of(found)
 
 
 def _predicted(case: Analysis, change: Timed) -> _Predicted | None:

@@ -126,9 +126,9 @@ RELIABILITY = """
 |---|---|---|
 """
 ONE_SIDED = """
-Fixes that need something the recording does not show are stated with less than they reach here: a change whose
-condition does not hold trains another model, or does not run, so nobody measures it. How often a condition holds in
-other people's programs is not known from these.
+Fixes with a condition that the recording does not show gain more often here than stated: where the condition does not
+hold, the change alters the training or fails, and is not measured. These numbers do not show how often conditions hold
+in other programs.
 """
 MISSED = """
 Gained 10 % and not shown (role test):

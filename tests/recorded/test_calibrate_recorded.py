@@ -126,6 +126,7 @@ def test_what_turns_scatter_by_is_no_scatter_of_the_replay(measured: float, turn
 
 
 @pytest.mark.slow  # predicts every measured gain of role fit
+@pytest.mark.timeout(900)
 def test_scatter_of_gains_beyond_that_of_processes():
     with fit_or_test.only_fit():
         (found,) = gain_scatter.gains()
