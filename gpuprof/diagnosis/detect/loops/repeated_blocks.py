@@ -55,7 +55,9 @@ def _find(case: Analysis) -> SmallLoops | None:
 
     whole = between(first, first + period * rounds)
     backward = backward_of(case, whole)
-    mine = (backward.end_ns > backward.start_ns) & ~_are_rounds(case, whole)
+    # An op without a node of autograd has the number of the next op that makes one: a block of those has one number.
+    numbers = [len(np.unique(ops.sequence[rows[a : a + n * k]])) for a, n, k in found]
+    mine = (backward.end_ns > backward.start_ns) & (np.array(numbers) >= rounds) & ~_are_rounds(case, whole)
     if not mine.any():
         return None
     first, period, rounds = first[mine], period[mine], rounds[mine]
