@@ -182,5 +182,5 @@ def _list(as_json: bool) -> int:
         return 0
     from gpuprof.report.terminal.jobs_terminal import render
 
-    show(lambda width: render(jobs, width))
+    show(lambda _: render(jobs))
     return 0

@@ -31,5 +31,5 @@ def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
     else:
         from gpuprof.report.terminal.hang_terminal import ROWS, render
 
-        show(lambda width: render(found, states, width, top or ROWS))
+        show(lambda _: render(found, states, top or ROWS))
     return 0

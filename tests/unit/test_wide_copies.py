@@ -156,7 +156,9 @@ def test_not_where_the_type_is_needed(tmp_path: Path, parts: tuple[str, ...]):
     assert not list(wide_copies.find(case_of(tmp_path, *parts)))
 
 
-def pictures(folder: Path, shape: list[int], type: str = FLOAT, workers: bool = True, gpu: int = 20 * MS) -> Analysis:
+def pictures(
+    folder: Path, shape: list[int], type: str = FLOAT, workers: bool = True, gpu: int = 20 * MS, autocast: bool = False
+) -> Analysis:
     """A batch from a loader is copied to the GPU from pinned memory, and the GPU waits for it."""
     program = Program()
     iterator = "_MultiProcessingDataLoaderIter" if workers else "_SingleProcessDataLoaderIter"
@@ -174,11 +176,18 @@ def pictures(folder: Path, shape: list[int], type: str = FLOAT, workers: bool = 
         program.trace.op("aten::copy_", start + 2 * US, program.now - US, **{
             "Input Dims": [shape, shape, []], "Input type": [type, type, "Scalar"],
         })  # fmt: skip
+        if autocast:
+            program.cast(shape, FLOAT, BF16)
         program.small_mm(gpu=10 * MS)
 
     for _ in range(3):
         program.step(body)
     return program.case(folder)
+
+
+def test_autocast_does_not_make_the_copy_of_pictures_narrow(tmp_path):
+    found = list(wide_copies.find(pictures(tmp_path, [256, 3, 224, 224], autocast=True)))
+    assert {one.key for one in found} == {"", "pictures"}
 
 
 @pytest.mark.parametrize("shape", [[256, 3, 224, 224], [8, 16, 3, 224, 224], [64, 224, 224, 3]])

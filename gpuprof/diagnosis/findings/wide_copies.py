@@ -117,7 +117,7 @@ class WideCopy:
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes to cast on the other side of the copy, and to leave pictures bytes until they are on the GPU."""
     found = wide_copies(case)
-    yield from _pictures(case, {one.node for one in found})
+    yield from _pictures(case, {one.node for one in found if not one.is_after})  # autocast casts after the copy
     yield from _casts(case, found)
 
 

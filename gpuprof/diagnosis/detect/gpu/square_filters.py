@@ -62,7 +62,7 @@ def find_square_filters(case: Analysis) -> SquareFilters | None:
     step = np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
     keys = np.stack([step, ops.name[rows].astype(np.int64), ops.dims[rows].astype(np.int64)])
     return SquareFilters(
-        Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows]),
+        Stretches.of(ops, rows),
         np.array([sum(one) / math.prod(one) for one in sides]),
         np.array([len(one) for one in sides], np.int64),
         np.array([_bytes(case, row) for row in rows.tolist()]),

@@ -69,7 +69,7 @@ def find_loops(case: Analysis) -> ExpertLoops | None:
         return None
     sizes = [_rows_of(case, each) for each in returns]
     return ExpertLoops(
-        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
+        Stretches.of(ops, rows[first], rows[last]),
         blocks,
         np.array([size for size, _ in sizes]),
         np.array([width for _, width in sizes], np.int64),

@@ -51,7 +51,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     first, period, rounds = np.array(found, np.int64).T
 
     def between(first: I64, end: I64) -> Stretches:
-        return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[end - 1]])
+        return Stretches.of(ops, rows[first], rows[end - 1])
 
     whole = between(first, first + period * rounds)
     backward = backward_of(case, whole)

@@ -70,12 +70,8 @@ def find_small_loops(case: Analysis) -> SmallLoops | None:
 
 def some_of(loops: SmallLoops, which: Mask) -> SmallLoops:
     """The loops of a mask."""
-    stretches, last, backward = (_some(each, which) for each in (loops.stretches, loops.last, loops.backward))
+    stretches, last, backward = (each.some(which) for each in (loops.stretches, loops.last, loops.backward))
     return SmallLoops(stretches, loops.rounds[which], last, loops.one_round[which], loops.again, backward)
-
-
-def _some(each: Stretches, which: Mask) -> Stretches:
-    return Stretches(each.thread[which], each.start_ns[which], each.end_ns[which])
 
 
 def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
@@ -106,7 +102,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     first, last = with_ends(found, family, _splits(case, rows), case.ops_named(lambda name: name in JOINS)[rows])
 
     def between(first: I64, last: I64) -> Stretches:
-        return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
+        return Stretches.of(ops, rows[first], rows[last])
 
     views = case.ops_named(lambda name: name in VIEWS)[rows]
     works = _launch(case, between(first, last))
