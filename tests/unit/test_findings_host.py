@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.case import only
 from helpers.eager_program import CHAIN, LAYERS, PAUSE, eager
@@ -16,7 +17,7 @@ from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batches import batch_scaling
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
-from gpuprof.diagnosis.detect.compiled import compiled_passes
+from gpuprof.diagnosis.detect.compiled import captured_graphs, compiled_passes
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.findings import compile, cuda_graphs, larger_batch, optimizer, syncs
 from gpuprof.diagnosis.fixes.predict import LEAST_GAIN, fixes
@@ -74,6 +75,17 @@ def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     step = case.step_of(proposal.change(case.graph))
     assert 0.8 * expected <= step <= expected + 2.2 * compile_calibrated.PASS_NS.rising[1]
     assert step < 0.6 * case.step_of(only(compile, case).change(case.graph))
+
+
+def test_short_work_that_graphs_leave_is_quicker_and_long_work_is_not(tmp_path):
+    case = eager(tmp_path, begin=lambda program: program.python(30 * MS))
+    nothing = np.zeros(len(case.graph), bool)
+    captured = captured_graphs.captured(case.graph, nothing, nothing, 0, 1)
+    before, after = case.graph.duration_ns, captured(case.graph).duration_ns
+    own, long = (case.graph.lane >= 0) & ~case.graph.waits, before > 20 * MS
+    assert long.sum() == 3 and (after[long | ~own] == before[long | ~own]).all()
+    short = own & ~long
+    assert after[short] == pytest.approx(before[short] * compile_calibrated.WARM.value)
 
 
 def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
