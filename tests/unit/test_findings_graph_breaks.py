@@ -220,7 +220,7 @@ def test_graphs_after_that_where_launching_is_the_limit(tmp_path: Path):
 
 @pytest.mark.parametrize("computes", [True, False], ids=["computes on the CPU", "launches"])
 def test_a_thread_that_wakes_late_does_so_because_of_code_that_computes_on_the_cpu(tmp_path: Path, computes: bool):
-    """2 ms until autograd's thread begins: without the break it is as quick as usual, if threads kept the cores busy."""
+    """2 ms until autograd's thread begins: without the break it is as quick as usual, if threads kept cores busy."""
     program = Program()
 
     def body() -> None:
