@@ -244,8 +244,8 @@ Prices that are off, and why:
   CPU longer than what a LoRA model's passes were measured to take.
 - `graphs_skipped` (✓) was recorded with 4.1 to 4.7 ms a step and timed with 7.1 to 7.5 ms: the speed of the CPU changed
   by 1.5 within the recording, too. Shares of the step depend less on it than times do.
-- The convolution network of `ema_loop` gains less than is predicted, for a reason that no recording shows: its compiled
-  program was timed, not recorded.
+- `compile`: `tolist_blocks`, `triplet_passes` and `smoothed_one_hot` gain less than is predicted, for reasons that no
+  recording shows: their compiled programs were timed, not recorded.
 """
 
 

@@ -32,7 +32,7 @@ PASS_NS = Number(
     "Guards, flattening and saving of tensors, once for each forward and each backward pass: what an 8-layer LoRA "
     "step of 5.3 to 5.9 ms with CUDA graphs leaves for them on an H200's host, where the rest of its CPU work takes "
     "WARM of its time. Both ends are guesses for models of few and of many tensors.",
-    ("tests/data/pairs/tiny.json.gz",), "python -m benchmarks.compile_prices --only tiny",
+    ("tests/data/pairs/tiny.json.gz",), "python -m benchmarks.compile_prices",
 )  # fmt: skip
 FUSED = Number(
     0.65, 0.4, 1.2, "", "measured",

@@ -111,7 +111,7 @@ def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
     assert not list(cuda_graphs.find(case)), "a GPU that is busy needs no graphs"
 
 
-def test_kernels_of_a_library_call_stay_and_its_time_is_not_that_of_one_launch(tmp_path):
+def test_kernels_of_a_library_call_stay_and_one_launch_takes_its_own_work_and_one_of_its_calls(tmp_path):
     """A convolution that converts layouts first launches three kernels; compiled code makes the same call."""
 
     def built(folder, conversions):
@@ -139,7 +139,8 @@ def test_kernels_of_a_library_call_stay_and_its_time_is_not_that_of_one_launch(t
     assert len(three.speaker) == len(one.speaker) and (three.group >= 0).sum() == (one.group >= 0).sum()
     before = 2 * converting.steps  # a pass begins at its first matmul
     assert three.rest.sum() == 3 * one.rest.sum() - before
-    assert three.launch_ns == pytest.approx(one.launch_ns / 3, rel=0.1)
+    calls = 4 * US, 4 * US + 2 * US  # of the matmul's kernel alone, and with two conversions
+    assert three.launch_ns == pytest.approx(one.launch_ns - calls[1] + calls[1] / 3, rel=0.01)
 
 
 def test_a_cast_of_a_weight_is_no_part_of_its_chain(tmp_path):
