@@ -240,7 +240,7 @@ Prices that are off, and why:
   the CPU 1.9 to 3.9 times as long as a matrix multiplication itself: what an eager step takes is known no better.
 - `recompiles_step`: one turn gained 23 %, the other lost 2 %. The prediction takes too much off the CPU's time: on this
   small model, whose parameters are all trained, eager code was nearly as quick as compiled code. With CUDA graphs the
-  step took 3.6 to 4.2 ms, which is 0.8 to 1.3 ms more than predicted: both passes of a model of 100 tensors take the
+  step took 3.6 to 4.2 ms, which is 0.7 to 1.3 ms more than predicted: both passes of a model of 100 tensors take the
   CPU longer than what a LoRA model's passes were measured to take.
 - `graphs_skipped` (✓) was recorded with 4.1 to 4.7 ms a step and timed with 7.1 to 7.5 ms: the speed of the CPU changed
   by 1.5 within the recording, too. Shares of the step depend less on it than times do.

@@ -25,9 +25,6 @@ from gpuprof.record.base.quantiles import Z80
 from scenarios.catalogue import names, scenario
 
 TRUTH = Path(__file__).with_name("test_truth.json")
-NARROWED_FROM, NARROWED_ABOVE = 40, 0.90
-"""Intervals may be narrowed once this many claims on test recordings were made and more than this share of their
-programs' claims held."""
 
 
 @dataclass(frozen=True)
@@ -160,15 +157,6 @@ def lines(found: list[Claim]) -> Iterator[str]:
     around = sum(one.low_ms <= sum(one.measured_ms) / 2 <= one.high_ms for one in found)
     width = math.exp(statistics.mean(math.log(one.high_ms / one.low_ms) for one in found))
     yield f"  that hold the middle of what was measured  {100 * around / len(found):.0f} %; high/low {width:.2f} (mean)"
-
-
-def may_be_narrowed(found: list[Claim]) -> bool:
-    """Whether test recordings allow narrower intervals."""
-    by_program = defaultdict(list)
-    for one in found:
-        by_program[one.program].append(one.held)
-    shares = [statistics.mean(held) for held in by_program.values()]
-    return len(found) >= NARROWED_FROM and statistics.mean(shares) > NARROWED_ABOVE
 
 
 def _spread(values: list[float]) -> str:

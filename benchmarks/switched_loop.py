@@ -1,6 +1,6 @@
 """A training whose hooks of gpuprof are switched off and on again between its steps; see benchmarks/in_turns.py.
 
-    python benchmarks/switched_loop.py tiny|lora [--layers 20]        # also after `gpuprof trace …`
+    PYTHONPATH=. python benchmarks/switched_loop.py tiny|lora [--layers 20]        # also after `gpuprof trace …`
 
 Its first line says who it is: {"pid": …, "torch": …, "device": …}. For every line `STATE COUNT` that it reads it runs
 this many steps and answers with their durations in nanoseconds, a JSON list on a line. States: `off`, without the hooks
@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import timed_loop
 import torch
+
+from benchmarks import timed_loop
 
 FIT = (4, 16)
 """Layers whose steps are timed to find how long one takes."""
@@ -95,16 +96,21 @@ def _is_ours(one: Any, name: str) -> bool:
     return type(one).__name__ == name and ".record." in type(one).__module__
 
 
+def recorder_module(name: str) -> Any:
+    """A module of gpuprof's recording, as `gpuprof trace` has imported it; None where it has not."""
+    return sys.modules.get(f"_gpuprof.record.{name}")
+
+
 def session() -> Any:
     """gpuprof's session of this process; None where there is none."""
-    module = next((one for name, one in list(sys.modules.items()) if name.endswith(".record.attach")), None)
-    return None if module is None else module.holder._session
+    module = recorder_module("entry.attach")
+    return None if module is None else module.holder.current()
 
 
 def state() -> dict[str, Any]:
     """What gpuprof does in this process: the stage, and whether the recording is over."""
     here = session()
-    armed = next((one for name, one in list(sys.modules.items()) if name.endswith(".record.armed")), None)
+    armed = recorder_module("entry.armed")
     counts = armed is not None and armed.holder.counter is not None
     return {"counts": counts} if here is None else {"over": here.is_over, **here.progress()}
 
@@ -136,9 +142,8 @@ class Loop:
     def _sampled(self, count: int) -> list[int]:
         """As in the stage that samples: the session marks the parts of its steps, and their ends."""
         here = session()
-        room = type(here).__module__.rpartition(".")[0]
         with tempfile.TemporaryDirectory() as folder:
-            sampling = sys.modules[f"{room}.sampling"].Sampling(Path(folder), 0, 0.001)
+            sampling = recorder_module("stacks.sampling").Sampling(Path(folder), 0, 0.001)
             next(self._steps)
             sampling.begin(1, extends=True)
             here._end_tape()

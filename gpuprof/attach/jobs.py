@@ -123,8 +123,8 @@ def _pids_of(folder: Path) -> list[int]:
     """The processes named in a run's folder. Raises GpuprofError if it is not one."""
     try:
         files = sorted(path for path in folder.iterdir() if _RANK.fullmatch(path.name))
-    except OSError as error:
-        raise GpuprofError(f"{folder}: {error.strerror}; name a process id, or the folder of a run") from None
+    except OSError:
+        raise GpuprofError(f"{folder}: no such process or folder; name a process id, or the folder of a run") from None
     facts = (runfile.read_json(path) or {} for path in files)
     pids = [pid for one in facts if isinstance(pid := one.get("pid"), int)]
     if not pids:

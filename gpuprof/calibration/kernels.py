@@ -265,6 +265,11 @@ NEEDLESS_MASK_SEEN = Number(
     0.85, 0.6, 0.95, "", "assumed",
     "The same where the batches' own mask keeps all tokens.",
 )  # fmt: skip
+ONE_SAMPLE_MASK_ODDS = Number(
+    0.8, 0.6, 0.95, "", "assumed",
+    "Probability that a mask of a single sample, the same for all its queries and heads, hides nothing, or padding "
+    "that can be cut off before the model.",
+)  # fmt: skip
 CAUSAL_LEFT = Number(
     0.5, 0.35, 0.85, "", "assumed",
     "Time of fused attention with is_causal=True, relative to the same with a tensor that hides later positions: half "
@@ -274,6 +279,15 @@ CAUSAL_MASK_ODDS = Number(
     0.75, 0.5, 0.9, "", "assumed",
     "Probability that a mask over all pairs of tokens, the same for all samples and heads, hides later positions and "
     "nothing else, or nothing: windows and prefixes look the same.",
+)  # fmt: skip
+LONG_FILTERS = Number(
+    1.5, 1.0, 4.0, "", "assumed",
+    "Time of convolutions along one axis after another with a fixed filter of each channel, relative to the share of "
+    "operations that is left of the square one: long filters load more for each value that they compute.",
+)  # fmt: skip
+SPLIT_FILTER_ODDS = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that a fixed square filter is a column times a row: blurs, boxes and the windows of SSIM are.",
 )  # fmt: skip
 TUNED_CONVOLUTIONS = Number(
     0.88, 0.65, 1.0, "", "assumed",
@@ -289,4 +303,24 @@ FUSED_LAUNCHES_ODDS = Number(
     0.8, 0.5, 0.95, "", "assumed",
     "Probability that fused norms, gates and rotary embeddings gain what the replay says in a step that waits for the "
     "CPU: what their calls cost there was measured in steps that the GPU limits.",
+)  # fmt: skip
+SEGMENT_MEMORY = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Share of the memory bandwidth at which sums over segments read rows and write sums: neighbouring threads read "
+    "neighbouring elements, and segments of different lengths leave some of them waiting.",
+)  # fmt: skip
+SEGMENT_ODDS = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that rows can be sorted by their index outside of the step: edges and sets come with the data, "
+    "routers and clusters do not.",
+)  # fmt: skip
+SPARSE_LEFT = Number(
+    0.3, 0.05, 0.8, "", "assumed",
+    "Time of a multiplication by a sparse matrix, relative to the same as a dense one in float32, if most entries are "
+    "zero: it reads rows of features at random places, with some tens of entries in a row.",
+)  # fmt: skip
+SPARSE_ODDS = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that a large square matrix that is not trained, and that no op of the step makes, is mostly zeros: "
+    "graphs are, kernels between all points are not.",
 )  # fmt: skip

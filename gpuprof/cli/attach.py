@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof.cli.shared.output import say, show, write
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.record.base.options import LARGEST_NUMBER, STEPS
 from gpuprof.units import GB, Assumed, Convention, Seconds
@@ -29,18 +30,18 @@ LEAVING_S: Assumed[Seconds] = 10.0
 @click.argument("place", metavar="[PID|RUN]", required=False)
 @click.option(
     "--steps",
-    type=click.IntRange(1, LARGEST_NUMBER),
+    type=WholeNumber(1, LARGEST_NUMBER),
     metavar="N",
     help=f"Record N steps (default {STEPS}, fewer if a step has many ops).",
 )
 @click.option(
     "--baseline",
-    type=click.IntRange(1, LARGEST_NUMBER),
+    type=WholeNumber(1, LARGEST_NUMBER),
     metavar="N",
     help="Time N steps first, twice (default automatic).",
 )
 @click.option(
-    "--stacks", type=click.IntRange(1, LARGEST_NUMBER), metavar="N", help="Then record N more steps with Python stacks."
+    "--stacks", type=WholeNumber(1, LARGEST_NUMBER), metavar="N", help="Then record N more steps with Python stacks."
 )
 @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME_PID).")
 @click.option("--no-report", is_flag=True, help="Write no report.html into the run folder.")
@@ -181,5 +182,5 @@ def _list(as_json: bool) -> int:
         return 0
     from gpuprof.report.terminal.jobs_terminal import render
 
-    show(lambda width: render(jobs, width))
+    show(lambda _: render(jobs))
     return 0

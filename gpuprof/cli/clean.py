@@ -7,20 +7,21 @@ from pathlib import Path
 import click
 
 from gpuprof.cli.shared.output import say, write
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json, recordings_in
 
 
 @click.command(short_help="Remove the traces of old runs; their logs stay.")
 @click.argument("folder", default=RUNS, type=click.Path(path_type=Path))
-@click.option("--keep", type=click.IntRange(min=0), default=5, metavar="N", show_default=True,
+@click.option("--keep", type=WholeNumber(0), default=5, metavar="N", show_default=True,
               help="Leave the newest N runs as they are.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def command(folder: Path, keep: int, dry_run: bool) -> int:
-    """Remove traces, memory snapshots and Nsight Systems reports of all but the newest runs in FOLDER (gpuprof-runs).
+    """Remove traces, memory snapshots and Nsight Systems reports of all but the newest runs in FOLDER.
 
-    Step times, telemetry, logs, verdicts and reports stay, and gpuprof history still shows these runs. Runs that have
-    not ended are left alone.
+    Without FOLDER: gpuprof-runs. Step times, telemetry, logs, verdicts and reports stay, and gpuprof history still
+    shows these runs. Runs that have not ended are left alone.
     """
     from gpuprof.report.numbers import amount
     from gpuprof.tracefile.run_folder.run_paths import runs_in

@@ -12,6 +12,7 @@ from gpuprof.cli.shared.output import GATE_FAILED, say
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import OfComparison, gates, put
 from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:
@@ -36,11 +37,9 @@ def _gate(text: str) -> ChangeGate:
     metavar="FILE",
     help="Also write the comparison as an HTML page.",
 )
-@click.option(
-    "--top", type=click.IntRange(min=1), metavar="N", help="List N kernels and CPU ops (default 5; 10 in JSON)."
-)
+@click.option("--top", type=WholeNumber(1), metavar="N", help="List N kernels and CPU ops (default 5; 10 in JSON).")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step, in both; detected by default.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps of both.")
+@click.option("--skip", type=WholeNumber(0), default=0, metavar="N", help="Skip the first N steps of both.")
 @click.option(
     "--fail-on", multiple=True, callback=gates(_gate), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC of B exceeds that of A by more than LIMIT: step_time:5% (only if the difference is "

@@ -26,7 +26,7 @@ AFTERWARDS = (
 @click.command(short_help="Diagnose the demo recording included with gpuprof.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=REPORT, metavar="FILE",
-    help=f"Where to write the report ({REPORT}).",
+    help=f"Where to write the report (default: {REPORT}).",
 )  # fmt: skip
 def command(output: Path) -> int:
     """Diagnose the demo recording included with gpuprof: a small LoRA fine-tune on one GPU."""

@@ -12,6 +12,7 @@ from gpuprof.cli.shared.output import GATE_FAILED, say
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import InBrief, OfDiagnosis, OfIterations, OfRoles, gates, put
 from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.units import Code, Convention
 
@@ -45,10 +46,10 @@ def _gate(text: str) -> Gate:
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the HTML report."
 )
 @click.option("--roles", is_flag=True, help="Put processes of different roles (trainer, generator) on one timeline.")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="As -v, with N kernels (default 5; 10 in JSON).")
+@click.option("--top", type=WholeNumber(1), metavar="N", help="As -v, with N kernels (default 5; 10 in JSON).")
 @click.option("-v", "--verbose", is_flag=True, help="Everything: run, all fixes, waits, kernels, phases, notes.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option("--skip", type=WholeNumber(0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option(
     "--ncu", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
     help="Show counters of Nsight Compute (ncu --csv --page raw) next to the same kernels.",

@@ -31,7 +31,7 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warning"
     help="A folder that the training reads data from; the working directory and Hugging Face's cache if not given.",
 )  # fmt: skip
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=RUNS, metavar="DIR", help=f"Where runs are to go ({RUNS})."
+    "--out", type=click.Path(path_type=Path), default=RUNS, metavar="DIR", help=f"Where runs will go (default: {RUNS})."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also list what is in order.")
 def command(json: bool, data: tuple[Path, ...], out: Path, verbose: bool) -> int:

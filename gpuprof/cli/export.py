@@ -17,6 +17,7 @@ import click
 from gpuprof import runfile
 from gpuprof.cli.shared.output import discard, say
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
@@ -45,7 +46,7 @@ _OURS = b'{"exporter":"gpuprof'
 @click.option("--roles", is_flag=True, help="With --perfetto: processes of different roles on one timeline.")
 @click.option("--force", is_flag=True, help="Overwrite a file that gpuprof did not write.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option("--skip", type=WholeNumber(0), default=0, metavar="N", help="Skip the first N steps.")
 def command(
     paths: tuple[str, ...],
     perfetto: bool,

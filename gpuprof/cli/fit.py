@@ -46,9 +46,13 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
 )
-@click.option("--batch", callback=_numbers, metavar="N,…", help="Batches of the table (½ to 8 times the program's).")
-@click.option("--length", callback=_numbers, metavar="N,…", help="Lengths of the table (½ to 4 times the program's).")
-@click.option("--to", "to", multiple=True, metavar="GPU", help="Say what fits on this GPU, too. Repeatable.")
+@click.option(
+    "--batch", callback=_numbers, metavar="N,…", help="Batches of the table (default: ½ to 8 times the program's)."
+)
+@click.option(
+    "--length", callback=_numbers, metavar="N,…", help="Lengths of the table (default: ½ to 4 times the program's)."
+)
+@click.option("--to", "to", multiple=True, metavar="GPU", help="Also say what fits on this GPU. Repeatable.")
 @click.option("--fake", is_flag=True, help="Without data or a GPU, for a model that does not fit here.")
 @click.option(
     "--yes",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from gpuprof.cli.shared.output import show, write
+from gpuprof.cli.shared.whole_number import WholeNumber
 
 
 @click.command(short_help="Say why a job hangs.")
 @click.argument("places", metavar="[RUN|DUMPS|PID]…", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="List N ranks (8).")
+@click.option("--top", type=WholeNumber(1), metavar="N", help="List N ranks (default 8).")
 def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
     """Say which rank of a job does not continue, at which collective and line, and why.
 
@@ -30,5 +31,5 @@ def command(places: tuple[str, ...], as_json: bool, top: int | None) -> int:
     else:
         from gpuprof.report.terminal.hang_terminal import ROWS, render
 
-        show(lambda width: render(found, states, width, top or ROWS))
+        show(lambda _: render(found, states, top or ROWS))
     return 0

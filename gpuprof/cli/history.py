@@ -11,6 +11,7 @@ import click
 
 from gpuprof.cli.shared.output import say, show, write
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("paths", metavar="[RUNS]...", nargs=-1, type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the numbers of every run as JSON.")
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
-@click.option("--last", type=click.IntRange(min=1), default=20, metavar="N", show_default=True,
+@click.option("--last", type=WholeNumber(1), default=20, metavar="N", show_default=True,
               help="Of a folder of runs, show the newest N.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Compare the run at which the step became slower with the one before.")
 @click.option("--fresh", is_flag=True, help="Diagnose every run again.")

@@ -10,6 +10,7 @@ import click
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import OfMemory, put
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.whole_number import WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 @click.command(short_help="Say who holds the GPU's memory at its peak.")
 @click.argument("path", metavar="[PATH]", type=RECORDING, required=False)
 @click.argument("after", metavar="[AFTER]", type=RECORDING, required=False)
-@click.option("--to", "to", multiple=True, metavar="GPU", help="Say what fits on this GPU, too. Repeatable.")
+@click.option("--to", "to", multiple=True, metavar="GPU", help="Also say what fits on this GPU. Repeatable.")
 @click.option("--with", "fixes", metavar="FIX,…", help="Say what these changes do together, by their ids in the JSON.")
 @click.option("--json", is_flag=True, help="Print the whole report as JSON.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page, too.")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N lines of Python (4; as JSON 50).")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
+)
+@click.option("--top", type=WholeNumber(1), metavar="N", help="Name N lines of Python (default 4; 50 in JSON).")
 def command(
     path: str | None,
     after: str | None,
@@ -38,10 +41,10 @@ def command(
 ) -> int:
     """Say who holds the GPU's memory at its peak: weights, activations, logits, …, and which line of Python.
 
-    PATH is the folder of a run, a file of torch.cuda.memory._dump_snapshot, or a trace of torch.profiler with
-    profile_memory=True; a URL of one of these files, too. Without it: the latest run. Of a run it also says what each
-    change would save, in memory and in time, and the largest batch that fits with it. With a second one, AFTER: how
-    its peak differs.
+    PATH is a run folder, a file written by torch.cuda.memory._dump_snapshot, a torch.profiler trace made with
+    profile_memory=True, or the URL of such a file. Without PATH: the latest run. For a run it also says how much memory
+    each change would save, what it would cost in time, and the largest batch that then fits. With AFTER, a second
+    recording: how its peak differs.
     """
     from gpuprof.memory.load_memory import load_memory
     from gpuprof.projection.gpu_names import gpu_named

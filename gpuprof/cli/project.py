@@ -86,7 +86,7 @@ def command(
     else:
         from gpuprof.report.terminal.projection import render
 
-        show(lambda width: render(found, width))
+        show(lambda _: render(found))
     return 0
 
 
@@ -110,7 +110,7 @@ def _with_arguments(path: str | None, given_arguments: tuple[str, ...], json: bo
     else:
         from gpuprof.report.terminal.arguments_terminal import render
 
-        show(lambda width: render(found, width))
+        show(lambda _: render(found))
     return 0
 
 

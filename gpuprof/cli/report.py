@@ -13,6 +13,7 @@ from gpuprof.cli.shared.output import say, write
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
 from gpuprof.cli.shared.report_pages import pages_for, write_pages
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.runfile import REPORT
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     help=f"Output file (default: {REPORT} in the run folder, or a file here named after the trace).",
 )  # fmt: skip
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option("--skip", type=WholeNumber(0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option("--step-ms", type=float, metavar="MS", help="Step time measured without a profiler.")
 @click.option(
     "--ranks", metavar="0,1",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.cli import trace_without_click
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.record.base.options import DEFAULTS, LARGEST_NUMBER, OPTIONS, Option
 
@@ -162,7 +163,7 @@ def _command() -> click.Command:
         if option.least is None:
             return click.Option([flags], callback=ranks, metavar=option.metavar, help=option.help)
         return click.Option(
-            [flags], type=click.IntRange(option.least, LARGEST_NUMBER), default=option.default, metavar=option.metavar,
+            [flags], type=WholeNumber(option.least, LARGEST_NUMBER), default=option.default, metavar=option.metavar,
             help=option.help,
         )  # fmt: skip
 

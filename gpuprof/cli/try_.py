@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from gpuprof.cli.shared.output import GATE_FAILED, say, show, write
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Convention, Names, WholeSeconds
 
@@ -78,11 +79,17 @@ def _gain(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
 )
-@click.option("--fix", "fixes", multiple=True, metavar="FIX[=VALUE],…", help="Try these (all that are advised).")
+@click.option(
+    "--fix", "fixes", multiple=True, metavar="FIX[=VALUE],…", help="Try these fixes (default: all that are advised)."
+)
 @click.option("--list", "listing", is_flag=True, help="Say what can be applied from outside here, and start nothing.")
-@click.option("--budget", default=BUDGET, show_default=True, callback=_budget, metavar="TIME", help="Take no longer.")
-@click.option("--rounds", type=click.IntRange(1, 50), metavar="N", help="Measure each fix N times, whatever it takes.")
-@click.option("--until", callback=_gain, metavar="GAIN", help="Stop at the first combination that reaches it: 1.3x.")
+@click.option(
+    "--budget", default=BUDGET, show_default=True, callback=_budget, metavar="TIME", help="Take at most this long."
+)
+@click.option("--rounds", type=WholeNumber(1, 50), metavar="N", help="Measure each fix N times, whatever it takes.")
+@click.option(
+    "--until", callback=_gain, metavar="GAIN", help="Stop at the first combination that gains this much, such as 1.3x."
+)
 @click.option(
     "--yes", is_flag=True, help="Allow connections beyond this machine, and writes outside the scratch folder."
 )

@@ -13,6 +13,7 @@ import click
 from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, draw_roles, parsed, remark, whole_file
 from gpuprof.cli.shared.output import say
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
+from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.units import Code, Published
 
@@ -30,12 +31,12 @@ _REPORTS = (".html", ".htm")
 @click.command(short_help="Open a recording in the Perfetto viewer.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=PORT, metavar="N", show_default=True,
+    "--port", type=WholeNumber(1, 65535), default=PORT, metavar="N", show_default=True,
     help="Port to serve the file on; ui.perfetto.dev reads only from the default.",
 )  # fmt: skip
 @click.option("--no-open", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option("--skip", type=WholeNumber(0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option("--ranks", metavar="0,1", help="These ranks of several, or all, on one clock.")
 @click.option("--roles", is_flag=True, help="Processes of different roles (trainer, generator) on one timeline.")
 def command(

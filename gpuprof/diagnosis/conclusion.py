@@ -13,8 +13,7 @@ from gpuprof.diagnosis.fixes.trial_results import failures
 from gpuprof.diagnosis.idle.gaps import COLLECTING
 from gpuprof.diagnosis.idle.hidden_work import hidden_ns
 from gpuprof.diagnosis.idle.long_copy import copy_sentence
-from gpuprof.diagnosis.mean_step.budget import budget_of_recorded, in_words
-from gpuprof.diagnosis.mean_step.usual_wait import usual_wait
+from gpuprof.diagnosis.mean_step.budget import budget_of_recorded, in_words, usual_wait
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.reach.ledger import above_reach

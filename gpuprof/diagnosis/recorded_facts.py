@@ -49,8 +49,6 @@ from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.trace import Trace
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from gpuprof.projection.projection import Projection
 
 
@@ -88,10 +86,6 @@ class RecordedFacts:
         if unknown:
             raise TypeError(f"an Analysis has no {', '.join(unknown)}")
         self.__dict__.update(self.given)
-
-    def with_facts(self, **facts: Any) -> Self:
-        """A copy with some facts given; what depends on them is computed again."""
-        return type(self)(self.question, {**self.given, **facts})
 
     # -- what was recorded
 

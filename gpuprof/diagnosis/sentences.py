@@ -1,4 +1,4 @@
-"""How the sentences of a diagnosis begin, and how times and shares look in them and everywhere else."""
+"""How the sentences of a diagnosis begin, and how times, counts and shares look in them and everywhere else."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def duration(ns: float) -> str:
 
 def _digits(value: float, whole: bool) -> str:
     return f"{value:,.0f}" if whole or value >= 9.95 else f"{value:.1f}"
+
+
+def count(value: float) -> str:
+    """`5,276`; a mean below ten keeps one decimal."""
+    return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:,.1f}"
 
 
 def share(part: float, total: float) -> str:

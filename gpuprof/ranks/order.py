@@ -19,8 +19,7 @@ def in_order(instance: Ints, pred: Ints) -> tuple[Ints, Ints, Ints, int]:
         count = int(instance.max(initial=-1)) + 1
         first = np.zeros(count + 1, np.int64)
         np.cumsum(np.bincount(instance, minlength=count), out=first[1:])
-        rows = np.argsort(instance, kind="stable")
-        done = _kahn(instance, pred, rows, first)
+        done = _kahn(instance, pred, first)
         if len(done) == count:
             break
         stuck = np.ones(count, bool)
@@ -44,7 +43,7 @@ def in_order(instance: Ints, pred: Ints) -> tuple[Ints, Ints, Ints, int]:
 
 
 @numba.njit(cache=True)
-def _kahn(instance, pred, rows, first):  # pragma: no cover - compiled
+def _kahn(instance, pred, first):  # pragma: no cover - compiled
     count, labels = len(first) - 1, pred.shape[1]
     waits = np.zeros(count, np.int64)
     leads = np.zeros(count + 1, np.int64)

@@ -119,10 +119,14 @@ class MeanStep:
 
     def with_waits(self) -> MeanStep:
         """The same, as long as was measured where workers set the pace: waits beyond theirs are a lump of their own;
-        where their pace and the lumps together would take longer, they overlap."""
-        if not self.starved or self.mean_ns is None or self.loader is None:
+        where their pace and the lumps together would take longer, they overlap. Every step may wait for batches that
+        workers make in time: what hands them over, or pins them, is too slow then."""
+        if self.mean_ns is None or self.loader is None or self.loader.workers < 1:
             return self
         waits = self.mean_ns - self.now_ns()
+        if not self.starved:
+            late = self.paced and waits > SAME_PACE * self.mean_ns
+            return replace(self, lumps_ns={**self.lumps_ns, WAITS: waits}) if late else self
         if waits >= 0:
             return replace(self, lumps_ns={**self.lumps_ns, WAITS: waits}) if self.paced and waits else self
         room = self._hidden_ns(1.0, self.consumer_ns(), self.loader, self.lumps_ns)
@@ -199,8 +203,9 @@ class MeanStep:
 
     @property
     def _own_ns(self) -> float:
-        """The mean of steps without lumps, ns."""
-        return (self.mean_ns or 0.0) - sum(self.lumps_ns.values())
+        """The mean of steps without lumps, ns; with the waits of every step, which the graph has as well."""
+        usual = 0.0 if self.starved else self.lumps_ns.get(WAITS, 0.0)
+        return (self.mean_ns or 0.0) - sum(self.lumps_ns.values()) + usual
 
     @cached_property
     def _variation(self) -> float:

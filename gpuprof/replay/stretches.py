@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.trace import I64
+from gpuprof.tracefile.trace import I64, Calls, Mask, Ops
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,17 @@ class Stretches:
 
     def __len__(self) -> int:
         return len(self.thread)
+
+    @classmethod
+    def of(cls, events: Ops | Calls, first: I64, last: I64 | None = None) -> Self:
+        """From the beginning of each event of `first` to the end of that of `last`, of the same thread; without `last`,
+        of each event alone. Both are rows of `events`."""
+        ends = events.end_ns[first if last is None else last]
+        return cls(events.thread[first].astype(np.int64), events.start_ns[first], ends)
+
+    def some(self, which: I64 | Mask) -> Self:
+        """The stretches with these indices, or of this mask."""
+        return type(self)(self.thread[which], self.start_ns[which], self.end_ns[which])
 
 
 def nodes_in(graph: Graph, stretches: Stretches) -> I64:

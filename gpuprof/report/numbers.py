@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gpuprof.diagnosis.sentences import count as count
 from gpuprof.diagnosis.sentences import duration as duration
 from gpuprof.diagnosis.sentences import share as share
 
@@ -11,11 +12,6 @@ from gpuprof.diagnosis.sentences import share as share
 def percent(fraction: float) -> str:
     """`14.2 %`, where a value is compared with a limit."""
     return f"{100 * fraction:.1f} %"
-
-
-def count(value: float) -> str:
-    """`5,276`; a mean below ten keeps one decimal."""
-    return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:,.1f}"
 
 
 def amount(value: float, noun: str) -> str:

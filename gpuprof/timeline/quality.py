@@ -1,7 +1,7 @@
 """How reliable a recording is: what is wrong with it, what that means, and what to do.
 
-A check returns (id, severity, message) or nothing. `error`: no verdict can be given. `warning`: the numbers are less
-reliable than they seem. `info`: good to know.
+Severities: with an `error` no verdict can be given; with a `warning` the numbers are less reliable than they seem; an
+`info` is good to know.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ class QualityIssue:
 def check(trace: Trace, timeline: Timeline | None) -> tuple[QualityIssue, ...]:
     """Everything that is wrong with a recording, worst first."""
     unit = STEP if timeline is None else timeline.unit
-    found = [QualityIssue(*finding) for finding in (*_reading(trace, unit), *_content(trace, timeline))]
-    return tuple(sorted(found, key=lambda f: ("error", "warning", "info").index(f.severity)))
+    found = (*_of_file(trace, unit), *_of_events(trace, timeline))
+    return tuple(sorted(found, key=lambda issue: ("error", "warning", "info").index(issue.severity)))
 
 
-def _reading(trace: Trace, unit: Unit) -> Iterator[tuple[str, str, str]]:
+def _of_file(trace: Trace, unit: Unit) -> Iterator[QualityIssue]:
+    """What could not be read, or had to be repaired."""
     reading = trace.reading
     if reading.truncated:
-        yield (
+        yield QualityIssue(
             "truncated",
             "warning",
             f"The file is cut: {reading.truncated}. {reading.events:,} events could be read; the file is not"
@@ -76,36 +77,37 @@ def _reading(trace: Trace, unit: Unit) -> Iterator[tuple[str, str, str]]:
             " again.",
         )
     if reading.dropped:
-        yield (
+        yield QualityIssue(
             "unreadable_events",
             "warning",
             f"{reading.dropped:,} events could not be read and were left out, such as {reading.dropped_sample!r}.",
         )
     if reading.more == "document":
-        yield (
+        yield QualityIssue(
             "several_documents",
             "warning",
             "The file holds more than one recording, one after the other: only the first was read. Export each to its"
             " own file.",
         )
     if reading.more == "list":
-        yield (
+        yield QualityIssue(
             "two_event_lists",
             "warning",
             "The file holds two lists of events, read as one recording: if they are of two, times and shares mix both."
             " Export each to its own file.",
         )
     if reading.repaired:
-        yield (
+        yield QualityIssue(
             "repaired_events",
             "info",
             f"{reading.repaired:,} events were not valid JSON (control characters, quotes, nan) and were repaired.",
         )
 
 
-def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str, str]]:
+def _of_events(trace: Trace, timeline: Timeline | None) -> Iterator[QualityIssue]:
+    """What the recorded events lack or contradict."""
     if timeline is None and (span := whole_ns(trace)):
-        yield (
+        yield QualityIssue(
             "impossible_times",
             "error",
             f"The times in this file lie up to {span / 86_400e9:,.1f} days apart: some of them are wrong, so none is"
@@ -113,7 +115,7 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         )
         return
     if timeline is None:
-        yield (
+        yield QualityIssue(
             "no_events",
             "error",
             "The trace contains no op, no call and no GPU event with a duration: nothing was recorded. Step the"
@@ -124,31 +126,32 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
     if not len(trace.gpu):
         yield _no_gpu(trace, launches, timeline.unit)
     else:
-        yield from _lost(trace, timeline, launches)
-        yield from _unlinked(timeline)
-        yield from _ahead(timeline)
-        yield from _little(timeline)
+        yield from _launches_without_work(trace, timeline, launches)
+        yield from _work_without_launches(timeline)
+        yield from _cpu_ahead(timeline)
+        yield from _little_work(timeline)
         yield from _silent_end(trace, timeline)
-    yield from _far(timeline)
+    yield from _work_far_away(timeline)
     negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
     if negative:
-        yield (
+        yield QualityIssue(
             "negative_durations",
             "warning",
             f"{negative:,} events end before they start (a clock problem of the driver): they count as taking no time.",
         )
-    yield from _steps(timeline)
+    yield from _of_steps(timeline)
     yield from _start_up(timeline)
-    yield from _host(trace, timeline)
+    yield from _of_cpu(trace, timeline)
 
 
-def _no_gpu(trace: Trace, launches: np.ndarray, unit: Unit) -> tuple[str, str, str]:
+def _no_gpu(trace: Trace, launches: np.ndarray, unit: Unit) -> QualityIssue:
+    """Why a recording holds no GPU events."""
     count = int(launches.sum())
     if count:
         captured = int(within(captures(trace), trace.calls.start_ns[launches]).sum())
         if captured > MOST_LOST * count:
-            return _captured("error", captured, count, unit)
-        return (
+            return _graph_capture("error", captured, count, unit)
+        return QualityIssue(
             "no_gpu_events",
             "error",
             f"{count:,} kernels and copies were launched but no GPU event was recorded: CUPTI delivered nothing"
@@ -156,19 +159,19 @@ def _no_gpu(trace: Trace, launches: np.ndarray, unit: Unit) -> tuple[str, str, s
             " Free CUPTI and record again.",
         )
     if trace.reading.truncated:
-        return (
+        return QualityIssue(
             "no_gpu_events",
             "error",
             "The part of the file that could be read holds no GPU events: the profiler writes them last. Let the export"
             " finish before the job ends and record again.",
         )
     if other := _other_accelerator(trace):
-        return (
+        return QualityIssue(
             "no_gpu_events",
             "error",
             f"This records {other}: its events are kept, but gpuprof has a verdict only for CUDA and ROCm GPUs.",
         )
-    return (
+    return QualityIssue(
         "no_gpu_events",
         "error",
         "The trace holds no GPU events: the recording was made on the CPU only. Record with"
@@ -201,7 +204,8 @@ def _launches(trace: Trace) -> np.ndarray:
     return trace.rows_named(trace.calls.name, LAUNCH_CALL.search)
 
 
-def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tuple[str, str, str]]:
+def _launches_without_work(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[QualityIssue]:
+    """Launches of the window whose GPU work is not there: captured into a graph, still in the queue, or lost."""
     unit = timeline.unit
     calls = trace.calls
     low, high = timeline.window
@@ -216,9 +220,9 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     lost = total - int(answered.sum()) - captured - queued
     if captured > LOST_SHARE * total:
         mostly = captured > MOST_LOST * total or graphs.total > MOST_LOST * (high - low)
-        yield _captured("error" if mostly else "warning", captured, total, timeline.unit)
+        yield _graph_capture("error" if mostly else "warning", captured, total, timeline.unit)
     if queued > LOST_SHARE * total:
-        yield (
+        yield QualityIssue(
             "ends_busy",
             "info",
             f"The recording ends while the GPU is busy: {queued:,} of {total:,} launches had not run by then.",
@@ -227,7 +231,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
         severe = lost > MOST_LOST * total
         before = int(np.sum(calls.start_ns[inside] < trace.gpu.start_ns.min()))
         where = f" {before:,} of them lie before the first GPU event." if before > 0.5 * lost else ""
-        yield (
+        yield QualityIssue(
             "gpu_events_lost",
             "error" if severe else "warning",
             f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the GPU looks more idle"
@@ -236,8 +240,8 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
         )
 
 
-def _captured(severity: str, captured: int, launches: int, unit: Unit) -> tuple[str, str, str]:
-    return (
+def _graph_capture(severity: str, captured: int, launches: int, unit: Unit) -> QualityIssue:
+    return QualityIssue(
         "graph_capture",
         severity,
         f"This records the capture of a CUDA graph: {captured:,} of {launches:,} launches went into the graph and did"
@@ -257,13 +261,13 @@ def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:
     return int(np.sum(begun > begun[answered].max()))
 
 
-def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _work_without_launches(timeline: Timeline) -> Iterator[QualityIssue]:
     gpu, links = timeline.trace.gpu, timeline.links
     low, high = timeline.window
     inside = (gpu.start_ns < high) & (gpu.end_ns > low)
     lone = inside & (links.begun_ns == ABSENT)
     if inside.any() and lone.sum() > LOST_SHARE * inside.sum():
-        yield (
+        yield QualityIssue(
             "gpu_events_unlinked",
             "info" if len(timeline.trace.calls) else "warning",
             f"{int(lone.sum()):,} of {int(inside.sum()):,} GPU events in the window have no launch in the recording"
@@ -272,13 +276,13 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _cpu_ahead(timeline: Timeline) -> Iterator[QualityIssue]:
     unit = timeline.unit
     low, high = timeline.window
     for device in timeline.devices:
         name = f"GPU {device.device}" if len(timeline.devices) > 1 else "The GPU"
         if device.carry_out_ns > AHEAD_SHARE * (high - low):
-            yield (
+            yield QualityIssue(
                 "host_ahead",
                 "warning",
                 f"{name} finishes {_ms(device.carry_out_ns)} of this window's work after it ends:"
@@ -287,13 +291,13 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             )
 
 
-def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _work_far_away(timeline: Timeline) -> Iterator[QualityIssue]:
     """Work that the steps launched and that cannot have run at the times in the file."""
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_WINDOW_NS) | (gpu.end_ns[rows] > high + LONGEST_WINDOW_NS)))
     if far:
-        yield (
+        yield QualityIssue(
             "impossible_times",
             "error",
             f"Of the kernels and copies that the {unit}s launched {far:,} lie more than a day from them: times are"
@@ -301,14 +305,14 @@ def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _little_work(timeline: Timeline) -> Iterator[QualityIssue]:
     """Too little GPU work to say anything about a step."""
     unit = timeline.unit
     gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
     worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
     few = len(rows) < FEWEST_EVENTS and worked < EMPTY_WINDOW_SHARE * (high - low)
     if few or worked < LEAST_WORK_NS:
-        yield (
+        yield QualityIssue(
             "little_gpu_work",
             "error",
             f"The GPU works {worked / 1e3:,.3f} µs in {(high - low) / 1e6:,.2f} ms (kernels and copies: {len(rows):,}):"
@@ -316,7 +320,7 @@ def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[QualityIssue]:
     """A window whose larger part comes after the last thing that was recorded in it."""
     unit = timeline.unit
     low, high = timeline.window
@@ -324,7 +328,7 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
     ends = [table.end_ns[rows][table.start_ns[rows] < high] for table, rows in spans]
     last = max((int(found.max()) for found in ends if len(found)), default=low)
     if high - last > MOST_LOST * (high - low):
-        yield (
+        yield QualityIssue(
             "silent_end",
             "error",
             f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range "
@@ -333,25 +337,25 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
         )
 
 
-def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _of_steps(timeline: Timeline) -> Iterator[QualityIssue]:
     unit = timeline.unit
     steps = timeline.steps
     if steps.source == "none":
-        yield (
+        yield QualityIssue(
             "no_steps",
             "warning",
             f"No {unit}s were found, so the whole recording counts as one, start-up and all, and no fix is predicted"
             f" from it. {_how_to_mark(timeline)}, or name the range that is {unit.a} with --step.",
         )
     elif steps.source == "periodicity":
-        yield (
+        yield QualityIssue(
             "steps_guessed",
             "info",
             f"{unit.capitalize()}s were inferred from the repetition of the kernel sequence: where {unit.a} begins is"
             f" a guess. {_how_to_mark(timeline)} to be sure.",
         )
     if steps.covered_ns < TOUCHING_SHARE * (timeline.window[1] - timeline.window[0]):
-        yield (
+        yield QualityIssue(
             "steps_apart",
             "warning",
             f"The ranges that count as {unit}s cover {_ms(steps.covered_ns)} of the"
@@ -359,7 +363,7 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             f" that time, the {unit} time is of the ranges alone. Name the range that is a whole {unit} with --step.",
         )
     if steps.cut:
-        yield (
+        yield QualityIssue(
             "cut_steps",
             "info",
             f"{steps.cut} incomplete {unit}{'s' if steps.cut > 1 else ''} at the edge of the recording"
@@ -371,21 +375,21 @@ def _ms(ns: int) -> str:
     return f"{ns / 1e6:,.0f} ms" if ns >= 9.95e6 else f"{ns / 1e6:,.1f} ms"
 
 
-def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _start_up(timeline: Timeline) -> Iterator[QualityIssue]:
     """CPU time in which the program starts, in the window or in steps that were left out because of it."""
     unit = timeline.unit
     found, left_out = timeline.start_up, timeline.steps.starting
     if found.share >= START_UP_SHARE:
         parts = ", ".join(f"{name} {_ms(ns)}" for name, ns in found.parts)
         severe = found.share >= MUCH_START_UP
-        yield (
+        yield QualityIssue(
             "start_up",
             "warning" if severe else "info",
             f"{100 * found.share:.0f} % of this window is the program's start ({parts}): it happens once"
             f"{', so no fix is predicted' if severe else ''}. Record later {unit}s, after a warm-up.",
         )
     if left_out:
-        yield (
+        yield QualityIssue(
             "start_up_steps",
             "info",
             f"{left_out} {unit}{'s' if left_out > 1 else ''} at the beginning, in which the program loads or compiles"
@@ -400,41 +404,42 @@ def _how_to_mark(timeline: Timeline) -> str:
     return f"Call prof.step() once {unit.a}"
 
 
-def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+def _of_cpu(trace: Trace, timeline: Timeline) -> Iterator[QualityIssue]:
+    """What was not recorded of the CPU, and what recording it cost."""
     unit = timeline.unit
     ops = trace.ops
     low, high = timeline.window
     if not len(ops) and not len(trace.calls):
-        yield (
+        yield QualityIssue(
             "no_host_events",
             "warning",
             "Only GPU events were recorded: why the GPU waits is not known. Record with ProfilerActivity.CPU too.",
         )
         return
     if not len(trace.calls) and len(trace.gpu):
-        yield (
+        yield QualityIssue(
             "no_calls",
             "warning",
             "No CUDA/HIP calls were recorded: when work was launched is not known, nor if the device waited for it.",
         )
     spent = clip(profiler_overhead(trace), low, high).total
     if spent > OVERHEAD_SHARE * (high - low):
-        yield (
+        yield QualityIssue(
             "profiler_overhead",
             "warning" if spent > OVERHEAD_SEVERE * (high - low) else "info",
             f"The profiler reports {_ms(spent)} of its own overhead in the window (buffers):"
             f" {unit}s with it are slower than the training's. Warm up longer, trace fewer {unit}s.",
         )
     if trace.reading.kind == "nsys":
-        yield from _nsys(trace)
+        yield from _of_nsight(trace)
     elif len(ops) and not np.any((ops.dims != NO_TEXT) & (ops.kind == OP)):
-        yield (
+        yield QualityIssue(
             "no_shapes",
             "info",
             "Shapes were not recorded (record_shapes=True): FLOPs and bytes of the kernels cannot be known.",
         )
     if lacks_inner_ops(timeline):
-        yield (
+        yield QualityIssue(
             "inner_ops_left_out",
             "info",
             "This file lacks the nested ops that launch nothing. The profiler always records them, so something removed"
@@ -443,13 +448,13 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
+def _of_nsight(trace: Trace) -> Iterator[QualityIssue]:
     """What an export of Nsight Systems does not contain, or contains of more than one process."""
     gpu = trace.gpu
     if trace.ops_from is not None:
         pass
     elif not has_ops(trace):
-        yield (
+        yield QualityIssue(
             "no_ops",
             "info",
             "Nsight Systems records no ops and no shapes: FLOPs, bytes and the ops behind kernels are not known. A"
@@ -457,17 +462,19 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
             " gpuprof diagnose takes the times from this one and the ops from that one.",
         )
     else:
-        yield ("no_shapes", "info", "Nsight Systems records no types of tensors: FLOPs and bytes are not known.")
+        yield QualityIssue(
+            "no_shapes", "info", "Nsight Systems records no types of tensors: FLOPs and bytes are not known."
+        )
     whole = trace.rows_named(gpu.name, lambda text: text.startswith(WHOLE_GRAPH)) & (gpu.kind == KERNEL)
     if whole.any():
-        yield (
+        yield QualityIssue(
             "graphs_whole",
             "info",
             f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: their time counts as busy but"
             " unattributed. Record with --cuda-graph-trace=node to see the kernels.",
         )
     if trace.reading.other_processes:
-        yield (
+        yield QualityIssue(
             "other_processes",
             "info",
             f"The file holds {len(trace.reading.other_processes) + 1} processes with GPU work; this is one of them."

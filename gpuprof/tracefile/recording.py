@@ -66,7 +66,7 @@ def resolve(given: Given) -> Recording:
         try:
             return Recording((str(latest_run()),))
         except UnreadableTrace as error:
-            raise GpuprofError(f"no recording given: {error}") from None
+            raise GpuprofError(f"no recording given, and {error}") from None
     places = [given] if isinstance(given, (str, os.PathLike)) else list(given)
     if not places:
         raise GpuprofError("there is no recording: the list of paths is empty")

@@ -76,10 +76,7 @@ def test_recordings_that_only_test(tests_only):
     assert all(found is None for r in tests_only for fix, found in r.fixes if not fix.gains)
 
 
-def test_intervals_are_narrowed_only_on_test_recordings(everything):
-    """Forty claims on recordings that only test, and nine of ten of them held: until then intervals stay."""
-    fitted = out_of_sample.claims(everything)
-    assert out_of_sample.may_be_narrowed(fitted[:39]) is False
+def test_the_interval_of_a_share_holds_it():
     low, high = out_of_sample.wilson(8, 10)
     assert 0.6 < low < 0.8 < high < 0.95
 

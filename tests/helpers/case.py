@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
@@ -39,6 +40,11 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
             "versions": {},
         },
     )
+
+
+def with_facts(case: Analysis, **facts: Any) -> Analysis:
+    """A copy of an analysis with some facts given; what depends on them is computed again."""
+    return Analysis(case.question, {**case.given, **facts})
 
 
 def _nothing_removed(graph: Graph) -> Removal:

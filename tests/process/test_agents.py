@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from helpers.agent_client import client_of
 from helpers.command import gpuprof_command, in_process, one_line
+from helpers.finding_pages import PAGES
 from helpers.installed import need
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
@@ -28,7 +29,6 @@ from gpuprof.cli.entry import COMMANDS
 from gpuprof.cli.shared import mcp_try
 from gpuprof.diagnosis.comparison import brief as comparison_brief
 from gpuprof.diagnosis.comparison.comparison import DOCUMENT as COMPARISON
-from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.written import brief
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.trial_json import schema as trial_schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -183,7 +184,9 @@ def test_an_interrupt_ends_it_quietly():
         (("diagnose", "absent.json"), "absent.json: no such file"),
         (("diagnose", "a\x1b[31m\u202e.json"), r"a\x1b[31m\u202e.json: no such file"),
         (("diagnose", "."), "is a folder"),
-        (("diagnose", "x", "--top", "0"), "--top"),
+        (("diagnose", "x", "--top", "0"), "'--top': 0 is less than 1"),
+        (("diagnose", "x", "--top", "many"), "'--top': 'many' is not a whole number"),
+        (("view", "x", "--port", "99999"), "'--port': 99999 is more than 65535"),
         (("diagnose", "x", "--step-ms", "nan"), "above 0"),
         (("diagnose", "x", "--step-ms", "0"), "above 0"),
         (("diagnose", "x", "--skip", "-1"), "--skip"),
@@ -213,6 +216,13 @@ def test_mistakes_are_one_line(capsys, monkeypatch, arguments, says):
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert says in one_line(err)
+
+
+def test_what_may_not_be_read_is_said_like_what_is_absent(capsys, monkeypatch):
+    """Arguments are not checked apart from reading them: as root, permissions would not show it."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    code, _, err = run(capsys, "diagnose", str(ROOT / "pyproject.toml"))
+    assert code == 2 and "is not a profiler trace" in one_line(err)
 
 
 def test_options_that_do_not_fit_the_trace(capsys, trace):

@@ -6,11 +6,17 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from helpers.installed import need
 from helpers.started import environment
 from helpers.warm_torch import warm_python
+
+import gpuprof
+from gpuprof.record.recording.session import Session
 
 need("torch")
 MOST_TIMED, MOST_AFTER = 2, 2
@@ -121,3 +127,14 @@ def test_a_step_executes_few_functions_more_while_it_is_timed_and_hardly_any_aft
     assert {line["labelled_tokens"] for line in timed} <= {32, None}
     facts = json.loads((tmp_path / "run" / "rank0.json").read_text())
     assert facts["steps_seen"] == taken + late and facts["loader"]["made"]["batches"] == 3 + 20
+
+
+def test_a_recorders_step_only_asks_whether_a_short_step_has_ended():
+    """While the session runs: `step` itself, and the function that notes the end."""
+    recorder = gpuprof.Recorder()
+    recorder._known = cast(Session, SimpleNamespace(ended=False, bare=SimpleNamespace(ended=lambda: True)))
+    called: list[str] = []
+    sys.setprofile(lambda frame, what, _: called.append(frame.f_code.co_name) if what == "call" else None)
+    recorder.step()
+    sys.setprofile(None)
+    assert called == ["step", "<lambda>"]

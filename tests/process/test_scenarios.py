@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.finding_pages import PAGES
 from helpers.installed import need
 from helpers.paths import ROOT
 from helpers.quick import OF_EACH_KIND, few
@@ -22,7 +23,6 @@ from helpers.started import finished, wait_for
 from jsonschema import Draft202012Validator
 
 from benchmarks.accuracy_page import REASONS
-from gpuprof.diagnosis.findings import PAGES
 from gpuprof.trial.trial_json import schema as trial_schema
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.support.lengths import DATA, LONGEST, draw

@@ -339,7 +339,7 @@ def test_ctrl_c_on_a_terminal_comes_once(tmp_path: Path):
         (("missing.py",), b"missing.py: no such file"),
         (("no-such-command",), b"no-such-command: no such command"),
         (("./notes.txt",), b"./notes.txt may not be executed: chmod +x it, or name what runs it (bash ./notes.txt)"),
-        (("notes.txt",), b"notes.txt: no such command; to run the file here: ./notes.txt"),
+        (("notes.txt",), b"notes.txt is a file that may not be executed: name the command of a training"),
         (("empty/",), b"empty/ is a folder without a __main__.py"),
         ((), b"nothing to run: gpuprof trace train.py, or -m module, torchrun \xe2\x80\xa6, python \xe2\x80\xa6"),
         (("--out", "full", PYTHON, "-c", "pass"), b"--out full: is not empty, and gpuprof overwrites nothing"),

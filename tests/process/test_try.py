@@ -336,7 +336,7 @@ def test_workers_of_every_start_method_write_to_scratch(tmp_path: Path, method: 
         (["--fix", "input_workers=many", "train.py"], "input_workers takes the number of workers"),
         (["--budget", "soon", "train.py"], "'soon' is not a time, such as 300s, 5m or 1h"),
         ([], "nothing to run: gpuprof try train.py"),
-        (["--rounds", "0", "train.py"], "0 is not in the range"),
+        (["--rounds", "0", "train.py"], "'--rounds': 0 is less than 1"),
         (["python", "-S", "train.py"], "python -S keeps the recorder"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from helpers.case import case_of, only
+from helpers.case import case_of, only, with_facts
 from helpers.paths import ROOT
 from helpers.program import MS
 from helpers.traces import RUNS, each_shared, shared_trace
@@ -122,7 +122,7 @@ def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: st
     """A fp32 BERT with varying lengths: with plain autocast its measured step was five times as long, due to
     planning."""
     case = case_of(ROOT / "scenarios" / "accelerate_bert" / "recording" / "trace.rank0.json.gz")
-    found = only(autocast, case.with_facts(versions={"torch_version": torch}))
+    found = only(autocast, with_facts(case, versions={"torch_version": torch}))
     assert ("enable_cudnn_sdp(False)" in str(found.fix)) == ("cuDNN" in found.title) == turns_it_off
 
 

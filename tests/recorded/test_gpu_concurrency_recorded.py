@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.case import with_facts
 from helpers.diagnosed import diagnosed
 from helpers.present import present
 
@@ -47,7 +48,7 @@ def test_what_takes_the_place_of_turns_hangs_on_the_memory_of_one_gpu(
     case = analysis_of(diagnosis)
     assert case is not None and case.run is not None
     memory = replace(case.run.memory, peak_bytes=peak_gib and peak_gib << 30)
-    (found,) = naive_pipeline.find(case.with_facts(run=replace(case.run, memory=memory)))
+    (found,) = naive_pipeline.find(with_facts(case, run=replace(case.run, memory=memory)))
     assert says in str(found.fix) and found.work == 2
     # The gradients of its 10.5 million trained parameters, 42 MB over 450 GB/s, are hardly a thousandth of the step.
     assert found.spread == pytest.approx(wider, rel=0.002)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.above_reach import identity_holds
+from helpers.case import with_facts
 from helpers.diagnosed import diagnosed
 from helpers.program import MS, OP, US, Program
 from helpers.quick import few
@@ -116,7 +117,7 @@ def test_recorded_steps_with_more_work_than_usual_are_scaled(tmp_path):
     """Recorded steps of two micro-batches, where most steps have one: this leaves no residual."""
     case = steps(lambda made: [made.small_mm() for _ in range(50)]).case(tmp_path)
     step = round(case.mean.simulated(case.graph))
-    double = case.with_facts(step_times=replace(case.step_times, unprofiled_ns=step))
+    double = with_facts(case, step_times=replace(case.step_times, unprofiled_ns=step))
     found = above_reach(double, step // 2, ())
     assert found is not None
     assert identity_holds(found)
@@ -321,7 +322,7 @@ def test_a_reason_is_read_or_not_given(tmp_path):
     rows = np.flatnonzero(case.graph.gpu_row >= 0)
     said = reason(case, case.graph.gpu_row[rows])
     assert said is not None
-    assert "50,257 is no multiple of 8" in said
+    assert "50,257 is not a multiple of 8" in said
 
 
 def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):

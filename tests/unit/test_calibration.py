@@ -8,12 +8,12 @@ import json
 import re
 
 import pytest
+from helpers.finding_pages import PAGES
 from helpers.paths import ROOT
 
 from benchmarks import calibrate, fit_or_test, quoted_numbers
 from gpuprof.calibration import batch, kernels, latency
 from gpuprof.calibration.table import numbers, subjects
-from gpuprof.diagnosis.findings import PAGES
 
 NUMBERS = numbers()
 

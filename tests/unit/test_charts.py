@@ -18,7 +18,7 @@ from gpuprof.diagnosis.result.finding_model import Combined, Finding
 from gpuprof.ranks.summary import Job, Member, OnPath, RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
-from gpuprof.report.charts.downsample import extremes
+from gpuprof.report.charts.downsample import outline
 from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
 from gpuprof.report.charts.telemetry import _throttled
 from gpuprof.report.page.html import palette_css
@@ -290,7 +290,7 @@ def test_memory_of_a_trace_keeps_its_peaks():
 
 def test_thinning_keeps_the_extremes_of_every_stretch():
     values = np.random.default_rng(5).integers(0, 1_000_000, 10_007)
-    rows = extremes(values, 300)
+    rows = outline(values, 300)
     assert len(rows) <= 302
     assert (np.diff(rows) > 0).all()
     assert rows[0] == 0
@@ -299,7 +299,7 @@ def test_thinning_keeps_the_extremes_of_every_stretch():
         near = values[rows[(rows >= kept[0] - 110) & (rows <= kept[-1] + 110)]]
         assert near.max() >= part.max()
         assert near.min() <= part.min()
-    assert extremes(values[:5], 300).tolist() == [0, 1, 2, 3, 4]
+    assert outline(values[:5], 300).tolist() == [0, 1, 2, 3, 4]
 
 
 # -- where nothing can be shown

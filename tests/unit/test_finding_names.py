@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.finding_pages import PAGES
 
 import gpuprof.diagnosis.findings
 from gpuprof.diagnosis.detect.declared.declaration import key
 from gpuprof.diagnosis.finding_names import named
-from gpuprof.diagnosis.findings import BUILT_IN, PAGES
+from gpuprof.diagnosis.findings import BUILT_IN
 
 
 def ids(text: str) -> list[str]:

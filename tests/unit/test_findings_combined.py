@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers.case import only, run_of
+from helpers.case import only, run_of, with_facts
 from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.calibration import noise as noise_calibrated
@@ -177,7 +177,7 @@ def test_what_is_computed_again_also_plans_again(tmp_path):
     assert recompute._planned_once(case, half) == {"new_shapes": pytest.approx(0.5, abs=0.01)}
     one, other = (proposal(lambda graph: graph, lumps={"new_shapes": left}) for left in (0.5, 0.1))
     mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=200 * MS, lumps_ns={"new_shapes": 100 * MS})
-    steps = PredictedSteps(case.with_facts(mean=mean))
+    steps = PredictedSteps(with_facts(case, mean=mean))
     assert steps.begin(case.graph, [], [one, other])() == pytest.approx(105 * MS)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.case import only
+from helpers.case import only, with_facts
 from helpers.eager_program import CHAIN, LAYERS, PAUSE, eager
 from helpers.present import present
 from helpers.program import GAP, MS, SHORT, US, Program
@@ -301,7 +301,7 @@ def test_a_step_that_a_graph_launches_is_not_advised_graphs(tmp_path):
     case = eager(tmp_path)
     assert only(cuda_graphs, case)
     strings = ["cudaGraphLaunch" if text == "cudaLaunchKernel" else text for text in case.trace.strings]
-    graphed = case.with_facts(timeline=replace(case.timeline, trace=replace(case.trace, strings=strings)))
+    graphed = with_facts(case, timeline=replace(case.timeline, trace=replace(case.trace, strings=strings)))
     assert not list(cuda_graphs.find(graphed))
     assert cuda_graphs.ABSENT.why(graphed) == "CUDA graphs launch most kernels already"
 
@@ -475,7 +475,7 @@ def test_no_fused_optimizer_where_there_is_none_or_it_is_fused(tmp_path, name, o
 def test_adagrad_is_fused_where_torch_can(tmp_path, torch: str | None, offered: bool):
     case = _optimizer(tmp_path, "Adagrad", "aten::_foreach_mul_", 8)
     versions = {} if torch is None else {"torch_version": torch}
-    assert bool(list(optimizer.find(case.with_facts(versions=versions)))) == offered
+    assert bool(list(optimizer.find(with_facts(case, versions=versions)))) == offered
 
 
 def test_a_small_optimizer_is_within_the_noise(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.after_fix import after_us
-from helpers.case import only, run_of
+from helpers.case import only, run_of, with_facts
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, GB, MATMUL, MS, US, Program, checkpointed
 
@@ -94,7 +94,7 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
     """The few recorded steps may have batches with less padding than usual, or more."""
     case = padded(tmp_path, 0.5)
     assert case.run
-    case = case.with_facts(run=replace(case.run, work=StepWork(4.0, 8192.0, 4096.0, 1.0, 0.25)))
+    case = with_facts(case, run=replace(case.run, work=StepWork(4.0, 8192.0, 4096.0, 1.0, 0.25)))
     packed = only(padding, case, "packing")
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")
@@ -105,11 +105,11 @@ def test_rows_with_one_label_each_are_not_packed(tmp_path):
     """A reward model or classifier reads one output per row, so only batches of similar lengths are advised."""
     case = padded(tmp_path, 0.5)
     for name in ("Qwen2ForSequenceClassification", "PeftModelForSequenceClassification"):
-        found = padding.find(case.with_facts(stack=replace(case.stack, model_class=name)))
+        found = padding.find(with_facts(case, stack=replace(case.stack, model_class=name)))
         assert [proposal.key for proposal in found] == ["grouped"]
 
 
 def test_little_padding_or_none_known_is_no_finding(tmp_path):
     case = padded(tmp_path, 0.95)
     assert not list(padding.find(case))
-    assert not list(padding.find(case.with_facts(run=None)))
+    assert not list(padding.find(with_facts(case, run=None)))

@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from helpers.code_names import code_names
 from helpers.paths import ROOT
 
 PACKAGE = ROOT / "gpuprof"
@@ -78,22 +79,9 @@ def imports_of(path: Path, root: Path = ROOT) -> list[str]:
     """Dotted names of all imports in a file; `from a import b` gives `a.b`."""
     package = path.relative_to(root).parent.parts
     found = []
-    for module, level, names in import_statements(path.read_text(encoding="utf-8")):
+    for module, level, names in code_names(path).imports:
         above = package[: len(package) - level + 1] if level else ()
-        found += [".".join([*above, *([module] if module else []), name]) for name in names]
-    return found
-
-
-@cache
-def import_statements(source: str) -> list[tuple[str | None, int, list[str]]]:
-    """Module (None for `import a`), number of dots, and names of each import in a file; several tests share the
-    result."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found.append((None, 0, [alias.name for alias in node.names]))
-        elif isinstance(node, ast.ImportFrom):
-            found.append((node.module, node.level, [alias.name for alias in node.names]))
+        found += [".".join([*above, *([module] if module else []), name]) for name, _ in names]
     return found
 
 
@@ -239,10 +227,83 @@ def test_no_two_classes_have_one_name():
     """Whoever reads a name, or searches for it, finds one thing."""
     places: dict[str, list[str]] = {}
     for path in python_files():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(module_of(path))
+        for name in code_names(path).classes:
+            if not name.startswith("_"):
+                places.setdefault(name, []).append(module_of(path))
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+BY_CONVENTION = {
+    *("find", "FINDING", "PATCH", "apply", "command", "schema", "scan", "merge", "arm", "join", "main"),
+    "load_ipython_extension",
+}
+"""Names for which a module is asked because all modules of its kind have them, or that Python or IPython calls."""
+FOR_USERS = {
+    "gpuprof.interop.hta.trace_analysis",
+    "gpuprof.diagnosis.result.tables.Tables.projections",
+    "gpuprof.diagnosis.quarantine.ENTRIES",  # what has to be known before an entry may go
+}
+"""Documented names for users of the package and readers of its code."""
+
+
+def unused_names(package: Path, others: Sequence[Path] = ()) -> list[str]:
+    """Functions, classes, variables and methods of a package that neither it nor the `others` use.
+
+    A module's name is used if it is read there, or where it is imported; a method if any attribute has its name. Both
+    are if a text in the code is their name, or ends it.
+    """
+    root = package.parent
+    modules = {module_of(path, root): code_names(path) for path in sorted(package.rglob("*.py"))}
+    imported, attributes, texts = set[str](), set[str](), set[str]()
+    for path in [*package.rglob("*.py"), *others]:
+        names = code_names(path)
+        here = [name for _, _, each in names.imports for _, name in each]
+        places: dict[str, list[str]] = {}
+        for full, name in zip(imports_of(path, root), here, strict=True):
+            imported.add(full)
+            places.setdefault(name, []).append(full)
+        imported |= {f"{full}.{name}" for base, name in names.attributes for full in places.get(base, ())}
+        attributes |= {name for _, name in names.attributes}
+        texts |= {re.split("[:.]", text)[-1] for text in names.texts}
+    endings = tuple(text for names in modules.values() for text in names.endings if re.fullmatch(r"_\w+", text))
+    found = []
+    for module, names in modules.items():
+        for name in names.defined:
+            is_asked_for = name in texts or name.endswith(endings) or name in BY_CONVENTION
+            if not (f"{module}.{name}" in imported or names.loaded[name] or is_asked_for):
+                found.append(f"{module}.{name}")
+        methods = ((name, name.rpartition(".")[2]) for name in names.methods)
+        found += [f"{module}.{name}" for name, own in methods if own not in attributes | texts]
+    return [name for name in found if not name.endswith("__")]
+
+
+def test_all_code_is_used():
+    """By the package itself, its measurements or the generators of its pages; what only tests use is dead."""
+    unused = set(unused_names(PACKAGE, sorted((ROOT / "benchmarks").glob("*.py"))))
+    assert unused == FOR_USERS
+
+
+def test_unused_names_are_found(tmp_path: Path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "a.py").write_text(
+        "import ast\nUSED = 1\ndef used(): return USED\ndef recursive(): pass\ndef shared(): pass\n"
+        "class A:\n    def called(self): pass\n    def forgotten(self): pass\n"
+        "class Visitor(ast.NodeVisitor):\n    def visit_Name(self, node): pass\n"
+    )
+    (package / "b.py").write_text(
+        "from package import a\nfrom package.a import used as known\ndef shared(): known(), a.A().called(), shared\n"
+        "def printed_text(): getattr(a, f'{shared}_text')\ndef _asked(): a.Visitor()\nASKED = {'package.b:_asked'}\n"
+    )
+    assert unused_names(package) == [
+        "package.a.recursive",
+        "package.a.shared",
+        "package.a.A.forgotten",
+        "package.b.ASKED",
+    ]
+    user = tmp_path / "user.py"
+    user.write_text("from package.a import recursive\nfrom package import a\na.shared()\n")
+    assert unused_names(package, [user]) == ["package.a.A.forgotten", "package.b.ASKED"]
 
 
 def test_findings_stand_alone():

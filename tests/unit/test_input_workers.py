@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.case import only
 from helpers.make_run import LOADER, RunBuilder
 from helpers.paths import SHARED
 from helpers.program import FLOAT, MS, US, Program
 
 import gpuprof
-from gpuprof.diagnosis.analysis import analysis_of
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.findings import compile, cuda_graphs, input_workers, optimizer
+from gpuprof.diagnosis.fixes.predicted_step import predict
+from gpuprof.record.model.loader_meter import tensors_in
 
 OWN = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -118,3 +121,66 @@ def test_batches_that_run_out_after_the_timed_steps(tmp_path: Path, waits_ms: fl
     if late:
         assert case.feed is not None
         assert case.feed.loader.batch_ns == pytest.approx(2 * case.budget.mean_ns, rel=0.05)
+
+
+def handing_over(folder: Path, tensors: int | None, waits_ms: float = 18.0) -> Analysis:
+    """Every step waits for its batch; the eight workers, who need 80 ms for one, could deliver one every 10 ms. The GPU
+    then works for 12 ms."""
+    made = {"batches": 30, "batch_ns": 80 * MS, "batch_cpu_ns": 78 * MS, "spread": 0.1, "tensors": tensors}
+    program, step = Program(), 12.0 + waits_ms
+
+    def body() -> None:
+        start = program.now
+        program.python(round(waits_ms * MS))
+        program.trace.annotation(WORKERS, start, program.now)
+        for _ in range(60):
+            program.small_mm(host=100 * US, gpu=100 * US)
+        program.backward(lambda: program.small_mm(host=100 * US, gpu=100 * US), 60)
+
+    for _ in range(3):
+        program.step(body)
+    folder.mkdir(exist_ok=True)
+    builder = RunBuilder().stage("baseline_free", [step, step + 0.3] * 20, data_ns=round(waits_ms * MS))
+    builder.stage("warmup", [40.0]).stage("trace", [step] * 3)
+    builder.rank["loader"] = LOADER | {"num_workers": 8, "prefetch_factor": 2, "made": made}
+    case = analysis_of(gpuprof.diagnose(builder.write(folder / "run", program.trace.write(folder / "trace.json"))))
+    assert case is not None and case.feed is not None
+    return case
+
+
+def test_every_step_waits_for_batches_that_workers_make_in_time(tmp_path: Path):
+    """Something else holds them up: the waits belong to the step, and a step of fewer operations keeps them."""
+    case = handing_over(tmp_path, None)
+    assert case.mean.now_ns() == pytest.approx(case.mean_ns, rel=0.01)
+    assert case.mean.lumps_ns["waits"] == pytest.approx(17.5 * MS, rel=0.05)
+    assert case.mean.consumer_ns() == pytest.approx(12.5 * MS, rel=0.05)
+    prompt = handing_over(tmp_path / "prompt", None, waits_ms=0.3)
+    assert "waits" not in prompt.mean.lumps_ns
+
+
+@pytest.mark.parametrize(("tensors", "advised"), [(114, True), (9, False)])
+def test_many_tensors_of_a_batch_are_handed_over_one_after_another(tmp_path: Path, tensors: int, advised: bool):
+    case = handing_over(tmp_path, tensors)
+    found = [one for one in input_workers.find(case) if one.key == "packed"]
+    assert bool(found) == advised
+    if found:
+        step = predict(case, found[0])
+        assert step.expected == pytest.approx(case.mean_ns - 106 * 120_000, rel=0.02) and step.low < step.high
+        assert "114 tensors" in found[0].evidence[0].text
+
+
+def test_more_workers_do_not_hand_over_quicker(tmp_path: Path):
+    made = {"batches": 12, "batch_ns": 800 * MS, "batch_cpu_ns": 780 * MS, "spread": 0.0, "tensors": 500}
+    builder = RunBuilder().stage("baseline_free", [80.0] * 30)
+    builder.stage("warmup", [90.0]).stage("trace", [88.0] * 3)
+    builder.rank["loader"] = LOADER | {"num_workers": 2, "prefetch_factor": 2, "made": made}
+    case = analysis_of(gpuprof.diagnose(builder.write(tmp_path / "run")))
+    assert case is not None
+    assert only(input_workers, case, "").least_ns == 500 * 40_000
+
+
+def test_tensors_are_counted_in_lists_and_dictionaries():
+    image, boxes = torch.zeros(3, 4, 4), torch.zeros(2, 4)
+    batch = ([image, image], [{"boxes": boxes, "size": (4, 4)}, {"boxes": boxes, "area": boxes[0]}], "names")
+    assert tensors_in(batch) == 5
+    assert tensors_in([image] * 5000) < 5000

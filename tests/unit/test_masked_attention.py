@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.case import case_of, only, run_of
+from helpers.case import case_of, only, run_of, with_facts
 from helpers.program import BF16, MS, Program
 
 from gpuprof.costs.arguments import parse
@@ -93,7 +93,7 @@ def test_not_where_all_scores_are_of_use_or_nothing_masks_them(tmp_path, useful,
 def test_what_the_stack_has(tmp_path):
     case = packed(tmp_path, 1 / 16)
     trl = replace(case.stack, kind="trl", fields=frozenset({"packing", "padding_free", "model_init_kwargs"}))
-    fix = str(only(masked_attention, case.with_facts(stack=trl)).fix)
+    fix = str(only(masked_attention, with_facts(case, stack=trl)).fix)
     assert "flash_attention_2" in fix
     assert "flex_attention" in fix
     assert "packing=False" in fix or '"packing": False' in fix
@@ -180,3 +180,47 @@ def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
 )
 def test_not_a_mask_that_may_be_needed(tmp_path, mask, work, model):
     assert not list(masked_attention.find(masked(tmp_path, mask, work, model)))
+
+
+ONE = [1, 24, 4096, 128]
+"""Queries of a picture and its caption, in a batch of one."""
+
+
+def one_sample(folder: Path, mask: list[int], query: list[int] = ONE, work: StepWork | None = None) -> Analysis:
+    """Attention of a diffusion transformer, which reads no tokens of text itself."""
+    made = Program()
+    for _ in range(3):
+
+        def body():
+            made.op(
+                "aten::scaled_dot_product_attention", "fmha_cutlassF_bf16_rf_sm80", 5 * MS,
+                [query, query, query, mask, [], [], []], [BF16] * 4, inner=(FORWARD,),
+            )  # fmt: skip
+            made.mm(4096, 4096, 4096, gpu=5 * MS)
+
+        made.step(body)
+    return made.case(folder, replace(run_of(work=work or StepWork(1, None, None, 1)), model={"class": "Transformer"}))
+
+
+@pytest.mark.parametrize(("mask", "odds"), [([1, 1, 1, 4096], 0.8), ([1, 1, 4096, 4096], 0.65)])
+def test_a_single_sample_needs_no_mask_for_its_padding(tmp_path, mask, odds):
+    case = one_sample(tmp_path, mask)
+    proposal = only(masked_attention, case, "left_out")
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(0.3 * 5 * MS, rel=0.05)
+    assert proposal.odds == odds and f"{mask[-2]:,} × 4,096" in proposal.evidence[0].text
+    assert ("cut the padding" in str(proposal.fix)) == (mask[-2] == 1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "query", "work"),
+    [
+        ([2, 1, 1, 4096], [2, *ONE[1:]], None),
+        ([1, 24, 4096, 4096], ONE, None),
+        ([1, 1, 1, 77], ONE, None),
+        ([1, 1, 4096, 4096], ONE, StepWork(1, 4096, None, 1, useful_pairs=0.3)),
+    ],
+    ids=["two samples", "a bias of each head", "few keys", "packed documents"],
+)
+def test_not_a_mask_of_several_samples_or_heads(tmp_path, mask, query, work):
+    case = one_sample(tmp_path, mask, query, work)
+    assert not [one for one in masked_attention.find(case) if one.key == "left_out"]

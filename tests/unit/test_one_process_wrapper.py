@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.case import only
+from helpers.case import only, with_facts
 from helpers.program import GB, MS, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
@@ -58,7 +58,7 @@ def test_the_wrapper_of_one_process_can_go(tmp_path):
     ("kind", "said"), [("torch", "get_world_size() > 1"), ("lightning", 'strategy="auto"'), ("trl", 'fsdp=""')]
 )
 def test_the_fix_is_that_of_the_loop(tmp_path, kind: str, said: str):
-    case = wrapped(tmp_path).with_facts(stack=Stack(kind, False))
+    case = with_facts(wrapped(tmp_path), stack=Stack(kind, False))
     assert said in str(only(one_process_wrapper, case).fix)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from helpers.finding_pages import PAGES
 from helpers.paths import ROOT
 
 from gpuprof.cli import main
-from gpuprof.diagnosis.findings import FINDINGS, PAGES
+from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.report.words.pages import SECTIONS, index, markdown
 
 DOCS = ROOT / "docs" / "findings"

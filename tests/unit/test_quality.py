@@ -41,7 +41,7 @@ def test_what_is_said_and_from_where_on(case: Boundary, tmp_path: Path):
 
 def test_every_issue_has_a_case():
     source = inspect.getsource(quality)
-    ids = set(re.findall(r'(?:yield|return) \(?\s*"(\w+)",', source))
+    ids = set(re.findall(r'QualityIssue\(\s*"(\w+)",', source))
     assert len(ids) >= 17
     of_exports = {"no_ops", "graphs_whole", "other_processes"}  # in test_nsys.py
     assert ids - of_exports == {name for case in CASES.values() for name in case.says}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from gpuprof.record.model.batch import BatchWork, work_of  # noqa: E402
+from gpuprof.record.model.batch import BatchWork, tensors_in, work_of  # noqa: E402
 from gpuprof.record.steps.regular_steps import WATCHED, Regular, StepWatch, shape_in  # noqa: E402
 
 
@@ -32,7 +32,7 @@ def watched(
     for length, called in zip(lengths, calls, strict=True):
         watch.fetched(loader, batch(length), samples)
         if called is not None:
-            watch.called(work_of(batch(called)), (batch(called), ()))
+            watch.called(work_of(batch(called), tensors_in(batch(called))), (batch(called), ()))
         watch.end_step(passes)
     return watch
 
@@ -69,7 +69,8 @@ def by_hand(calls: Sequence[tuple[Any, Any]]) -> Regular | None:
     """Steps without a DataLoader, each with one call of these keywords and positional arguments."""
     watch = StepWatch()
     for keywords, arguments in calls:
-        watch.called(work_of(keywords or arguments[0]), (keywords, arguments))
+        inputs = keywords or arguments[0]
+        watch.called(work_of(inputs, tensors_in(inputs)), (keywords, arguments))
         watch.end_step(1)
     return watch.found()
 

@@ -20,8 +20,11 @@ LOSS = ("flatten", "cdist", "sub", "abs", "max", "index", "gather", "mul", "sum"
 OUTPUTS = 5
 
 
-def trained(tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool = True, rest: int = 1 * MS) -> Analysis:
-    """A short model, and for each of its outputs twelve ops; `layer`: one more of them."""
+def trained(
+    tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool = True, rest: int = 1 * MS, nodes: bool = True
+) -> Analysis:
+    """A short model, and for each of its outputs twelve ops; `layer`: one more of them. Without nodes they all have the
+    number of the next op that makes one."""
     made = Program()
 
     def losses() -> None:
@@ -29,6 +32,8 @@ def trained(tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool =
         for _ in range(outputs):
             for name in (*LOSS, *([layer] if layer else [])):
                 made.plain(name, [64, 64], gpu=5 * US)
+                made.sequence = made.sequence if nodes else start
+        made.sequence = max(made.sequence, start + 1)
         if not gradients:
             return
         made.tid = AUTOGRAD
@@ -63,7 +68,7 @@ def test_a_loss_for_each_output_is_one_for_all_or_for_the_last(tmp_path):
 
 @pytest.mark.parametrize(
     "more",
-    [{"layer": "linear"}, {"outputs": 2}, {"gradients": False}, {"rest": 100 * MS}],
+    [{"layer": "linear"}, {"outputs": 2}, {"gradients": False}, {"rest": 100 * MS}, {"nodes": False}],
     ids=lambda one: next(iter(one)),
 )
 def test_not_of_layers_pairs_what_no_loss_needs_or_what_takes_little(tmp_path, more):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuprof import diagnose
 from gpuprof.report import labels
 from gpuprof.report.page.packing import pack
-from gpuprof.report.page.views.counter_lines import extremes
+from gpuprof.report.page.views.counter_lines import lowest_and_highest
 from gpuprof.report.page.views.gpu_tracks import gpu_phase_spans
 from gpuprof.report.page.views.nesting_rows import depths
 from gpuprof.report.page.views.overview import host_phase_spans
@@ -376,7 +376,7 @@ def test_medians_and_bounds_of_kernels(seen):
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinned_lines_keep_their_extremes(values, most):
     array = np.array(values, np.int64)
-    kept = extremes(array, most)
+    kept = lowest_and_highest(array, most)
     assert (np.diff(kept) > 0).all()
     assert {int(array[kept].min()), int(array[kept].max())} == {min(values), max(values)}
     assert len(kept) <= max(most, len(values) if len(values) <= most else most)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.case import case_of, run_of
+from helpers.case import case_of, run_of, with_facts
 from helpers.installed import need
 from helpers.make_run import RECORDING
 from helpers.make_trace import TraceBuilder
@@ -237,7 +237,7 @@ def program_case(tmp_path: Path) -> Analysis:
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    return case.with_facts(run=run_of(StepWork(8, 8192, 2048, 1)))
+    return with_facts(case, run=run_of(StepWork(8, 8192, 2048, 1)))
 
 
 CLASSES = (
@@ -275,7 +275,7 @@ def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Analysis, Analy
     named = set()
     for case in cases:
         for page, find in FINDINGS:
-            for proposal in find(case.with_facts(stack=stack)):
+            for proposal in find(with_facts(case, stack=stack)):
                 for called, fields in calls_in(str(proposal.fix)):
                     assert called == name, f"{page.id}: {proposal.fix}"
                     assert fields <= (stack.fields or set()), f"{page.id}: {proposal.fix}"
@@ -313,7 +313,7 @@ def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Analy
         (Stack("trl", False), {"packing", "padding_free", "grouped"}),
         (known("TrainingArguments", kind="transformers"), {"packing", "padding_free", "grouped"}),
     ):
-        assert {p.key for p in find(case.with_facts(stack=stack))} == keys, stack.arguments
+        assert {p.key for p in find(with_facts(case, stack=stack))} == keys, stack.arguments
 
 
 def test_fused_kernels_for_a_model_of_ones_own():

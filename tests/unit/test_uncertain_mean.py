@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.case import run_of
+from helpers.case import run_of, with_facts
 from helpers.program import MS, US, Program
 
 from gpuprof.calibration import noise as noise_calibrated
@@ -35,7 +35,7 @@ def timed(path: Path, low: float, mean: float, high: float, usual: float, **more
     mean_ns, low_ns, high_ns, usual_ns = (round(ms * MS) for ms in (mean, low, high, usual))
     found = Budget(mean_ns, low_ns, high_ns, usual_ns, (), (), mean_ns - usual_ns, 20, "free")
     step = MeanStep(case.graph, usual_ns=usual * MS, mean_ns=mean * MS, **more)
-    return case.with_facts(run=run_of(), budget=found, mean=step)
+    return with_facts(case, run=run_of(), budget=found, mean=step)
 
 
 def half_of_the_gpu(case: Analysis) -> Proposal:
@@ -92,7 +92,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     more steps had it. The step after it is as uncertain as the usual one."""
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
     assert case.budget is not None
-    case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
+    case = with_facts(case, budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
     never = Proposal("", (), Fix(), lambda graph: graph, lumps={"save": 0.0})
     found = prediction(PredictedSteps(case), [never])
     away = math.hypot(math.log1p(noise_calibrated.GAIN.value), max(change_noise(2), math.log(2 / (1 + share))))
@@ -215,7 +215,7 @@ def recorded(path: Path, gpu_us: int) -> Analysis:
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=gpu_us * US) for _ in range(40)])
     case = program.case(path)
     quicker, slower = (scale(case.graph, host=factor) for factor in (0.8, 1.25))
-    return case.with_facts(removal=replace(case.removal, quicker=quicker, slower=slower))
+    return with_facts(case, removal=replace(case.removal, quicker=quicker, slower=slower))
 
 
 def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
@@ -267,7 +267,7 @@ def test_fixes_are_sure_and_what_is_worth_trying_is_likely_and_gains_much_if_so(
 def test_what_costs_more_than_it_gains_over_the_rest_comes_last(monkeypatch, tmp_path):
     """With 100 steps left, a fix that costs 20 steps and gains a half comes after one that gains 0.3 at no cost."""
     case = timed(tmp_path, 4, 4, 4, usual=4)
-    case = case.with_facts(run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
+    case = with_facts(case, run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
     by = {factor: partial(scaled, nodes=case.graph.on_gpu, factor=factor) for factor in (0.65, 0.7)}
     dear = Proposal("dear", (), Fix(), by[0.65], once_ns=(80 * MS, 80 * MS, 80 * MS))
     cheap = Proposal("cheap", (), Fix(), by[0.7])

@@ -33,7 +33,8 @@ def test_packed_documents_by_their_positions():
 
 def test_one_sixteenth_of_the_scores():
     positions = torch.arange(2048).repeat(16)[None]
-    work = work_of({"input_ids": torch.zeros(1, 32768, dtype=torch.long), "position_ids": positions})
+    batch = {"input_ids": torch.zeros(1, 32768, dtype=torch.long), "position_ids": positions}
+    work = work_of(batch, tensors_in(batch))
     assert work is not None
     assert work.pairs == 32768**2
     assert work.useful_pairs == work.pairs // 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from helpers.program import BF16, FLOAT, MS, US, Program
 
 from gpuprof.calibration import offload
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.batches.float_pictures import without_casts
 from gpuprof.diagnosis.findings import wide_copies
+from gpuprof.replay.loader_queue import Loader
 
 SHAPE = [64, 1_000_000]
 SIZE = 4 * 64_000_000
@@ -151,3 +154,68 @@ def test_not_where_the_cpu_does_more_or_the_tensor_was_wide(tmp_path: Path, part
 @pytest.mark.parametrize("parts", [(DOWN,), ("widened", "between", DOWN), (DOWN, "narrowed"), ("narrowed", UP), (UP,)])
 def test_not_where_the_type_is_needed(tmp_path: Path, parts: tuple[str, ...]):
     assert not list(wide_copies.find(case_of(tmp_path, *parts)))
+
+
+def pictures(
+    folder: Path, shape: list[int], type: str = FLOAT, workers: bool = True, gpu: int = 20 * MS, autocast: bool = False
+) -> Analysis:
+    """A batch from a loader is copied to the GPU from pinned memory, and the GPU waits for it."""
+    program = Program()
+    iterator = "_MultiProcessingDataLoaderIter" if workers else "_SingleProcessDataLoaderIter"
+
+    def body() -> None:
+        start = program.now
+        program.python(2 * MS)
+        program.trace.annotation(f"enumerate(DataLoader)#{iterator}.__next__", start, program.now)
+        start = program.now
+        program.launch(
+            "Memcpy HtoD (Pinned -> Device)", (start + 5 * US, start + 9 * US), gpu, cat="gpu_memcpy",
+            bytes=math.prod(shape) * (4 if type == FLOAT else 1),
+        )  # fmt: skip
+        program.now += 20 * US
+        program.trace.op("aten::copy_", start + 2 * US, program.now - US, **{
+            "Input Dims": [shape, shape, []], "Input type": [type, type, "Scalar"],
+        })  # fmt: skip
+        if autocast:
+            program.cast(shape, FLOAT, BF16)
+        program.small_mm(gpu=10 * MS)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+def test_autocast_does_not_make_the_copy_of_pictures_narrow(tmp_path):
+    found = list(wide_copies.find(pictures(tmp_path, [256, 3, 224, 224], autocast=True)))
+    assert {one.key for one in found} == {"", "pictures"}
+
+
+@pytest.mark.parametrize("shape", [[256, 3, 224, 224], [8, 16, 3, 224, 224], [64, 224, 224, 3]])
+def test_pictures_that_workers_make_floats_are_sent_as_bytes(tmp_path, shape):
+    case = pictures(tmp_path, shape)
+    found = only(wide_copies, case, "pictures")
+    assert found.best is not None and found.worst is not None
+    steps = [case.step_of(change(case.graph)) for change in (found.best, found.change, found.worst)]
+    assert case.step_ns - steps[1] == pytest.approx(0.75 * 20 * MS, rel=0.05)
+    assert steps[0] <= steps[1] <= steps[2]
+    assert " × ".join(f"{side:,}" for side in shape) in found.evidence[0].text and found.odds < 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "type", "workers"),
+    [
+        ([256, 3, 224, 224], "unsigned char", True), ([64, 4, 64, 64], FLOAT, True), ([64, 1, 80, 3000], FLOAT, True),
+        ([256, 3, 224, 224], FLOAT, False), ([64, 512, 512, 16], FLOAT, True),
+    ],
+    ids=["bytes", "latents", "spectrograms", "no workers", "features"],
+)  # fmt: skip
+def test_not_what_is_no_picture_or_not_a_workers(tmp_path, shape, type, workers):
+    assert not [one for one in wide_copies.find(pictures(tmp_path, shape, type, workers)) if one.key == "pictures"]
+
+
+def test_workers_that_make_no_floats_take_less_time():
+    loader = Loader(batch_ns=800 * MS, workers=4)
+    values = 256 * 3 * 224 * 224
+    times = [without_casts(loader, values, level).batch_ns for level in range(3)]
+    assert times[1] == pytest.approx(800 * MS - values * 2.5)
+    assert 400 * MS <= times[0] < times[1] < times[2] < loader.batch_ns

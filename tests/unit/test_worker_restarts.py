@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.case import run_of
+from helpers.case import run_of, with_facts
 from helpers.eager_program import eager
 from helpers.make_run import LOADER, MS, RunBuilder
 from helpers.present import present
@@ -83,7 +83,7 @@ def test_keeping_them_gains_what_they_cost(tmp_path):
     case = eager(tmp_path, steps=3)
     mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=200 * MS, lumps_ns={"worker_starts": 100 * MS})
     loader = {"num_workers": 8, "persistent_workers": False, "made": {"batch_ns": 20 * MS}}
-    case = case.with_facts(run=replace(run_of(), loader=loader), budget=budget, mean=mean)
+    case = with_facts(case, run=replace(run_of(), loader=loader), budget=budget, mean=mean)
     (proposal,) = worker_restarts.find(case)
     assert predict(case, proposal).expected == pytest.approx(102 * MS)
     assert "8 workers end and start again with every epoch of 10 steps: 1.0 s each time" in proposal.evidence[0].text

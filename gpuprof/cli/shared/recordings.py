@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuprof.tracefile.recording import Recording
 
 TOP_IN_JSON: Convention[Rows] = 10
-RECORDING = click.Path(path_type=str)
+RECORDING = click.Path(path_type=str, readable=False)
 """Type of an argument that names a recording: text, because pathlib would break URLs."""
 
 

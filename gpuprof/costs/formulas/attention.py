@@ -169,7 +169,8 @@ def attends_packed(arguments: Arguments) -> bool:
 
 
 def has_mask(arguments: Arguments) -> bool:
-    """Whether an attention op gets a queries × keys mask as a tensor. Its last dimension may be padded."""
+    """Whether an attention op gets a queries × keys mask as a tensor, or one that is the same for all queries. Its
+    last dimension may be padded."""
     layout = _OPS[arguments.name]
     query, key = arguments.tensor(layout.query), arguments.tensor(layout.query + 1)
     if query is None or key is None or len(query.shape) != len(key.shape) or len(query.shape) < 4:
@@ -178,7 +179,9 @@ def has_mask(arguments: Arguments) -> bool:
     queries, keys = query.shape[at], key.shape[at]
 
     def is_mask(shape: tuple[int, ...]) -> bool:
-        return len(shape) >= 2 and shape[-2] == queries and 0 <= shape[-1] - keys < _ALIGNED_TOKENS
+        if len(shape) < 2 or not (shape[-2] == queries or (len(shape) == 4 and shape[-2] == 1)):
+            return False
+        return 0 <= shape[-1] - keys < _ALIGNED_TOKENS
 
     like = (query.shape, key.shape)
     return any(one.shape not in like and is_mask(tuple(one.shape)) for one in arguments.tensors)

@@ -77,7 +77,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP_ROWS) -> Comparison:
         step=step if differ is None else replace(step, outcome="other"),
         work=work,
         significance=tested,
-        summary=_summary(step, work, found, unit) if differ is None else _of_other_models(step, differ, unit),
+        summary=_summary(step, found, unit) if differ is None else _of_other_models(step, differ, unit),
         mechanisms=found,
         unexplained_ns=rest_ns,
         terms=terms(one.cells, other.cells),
@@ -217,7 +217,7 @@ def rank_differences(a: Diagnosis, b: Diagnosis) -> tuple[RankDifference, ...] |
 # -- in words
 
 
-def _summary(step: Step, work: ComparedWork | None, mechanisms: tuple[Mechanism, ...], unit: Unit) -> str:
+def _summary(step: Step, mechanisms: tuple[Mechanism, ...], unit: Unit) -> str:
     """The outcome and its first reason, in a sentence or two."""
     if not step.difference_ns and all(not m.difference_ns for m in mechanisms):
         return f"A and B do not differ: their {unit}s take the same time in every category."

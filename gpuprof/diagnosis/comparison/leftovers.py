@@ -18,9 +18,10 @@ from gpuprof.diagnosis.detect.pair.candidates import (
     is_communication,
 )
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.pair.quantities import SAME_PACE, Quantity, idle_ns, number, quantity, times
+from gpuprof.diagnosis.detect.pair.quantities import SAME_PACE, Quantity, idle_ns, quantity, times
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.findings import with_role
+from gpuprof.diagnosis.sentences import count
 from gpuprof.timeline.unit import Unit
 from gpuprof.units import Assumed, Share
 
@@ -122,7 +123,7 @@ def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
         yield Candidate("host", "other CPU (host) time", text, claim)
     elif not launches.steady and launches.more == waits.more:
         many = "fewer" if launches.more < 0 else "more"
-        text = f"B launches {number(launches.difference)} kernels {many} {a.unit.a}: {launches}"
+        text = f"B launches {count(launches.difference)} kernels {many} {a.unit.a}: {launches}"
         yield Candidate("launches", f"{many} launches", text, claim)
     else:
         about = "about the same" if launches.steady else "its"

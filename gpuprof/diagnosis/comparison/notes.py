@@ -9,9 +9,10 @@ from gpuprof.diagnosis.comparison.comparison import ComparedWork, KernelDifferen
 from gpuprof.diagnosis.comparison.kernel_differences import SAME_KERNELS, exchanged
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.diagnosis.detect.pair.facts import Facts
-from gpuprof.diagnosis.detect.pair.quantities import number, times
+from gpuprof.diagnosis.detect.pair.quantities import times
 from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.result.run_model import Energy
+from gpuprof.diagnosis.sentences import count
 from gpuprof.timeline.unit import Unit
 
 
@@ -206,7 +207,7 @@ def same_program(
     if not (mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}):
         return
     one_only = kernels.new or kernels.gone
-    counted = f"{kernels.new:,} new, {kernels.gone:,} gone, {number(a.side.kernels)} → {number(b.side.kernels)}"
+    counted = f"{kernels.new:,} new, {kernels.gone:,} gone, {count(a.side.kernels)} → {count(b.side.kernels)}"
     if exchanged(a.kernels, b.kernels) > SAME_KERNELS:
         yield Note(
             "other_kernels",

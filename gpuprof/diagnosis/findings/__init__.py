@@ -53,6 +53,7 @@ from gpuprof.diagnosis.findings import (
     one_hot,
     one_process_wrapper,
     optimizer,
+    optimizer_matmuls,
     padding,
     pageable_copies,
     planning,
@@ -66,10 +67,13 @@ from gpuprof.diagnosis.findings import (
     redundant_forward,
     repeated_backward,
     repeated_lookups,
+    scattered_sums,
     separate_passes,
     slow_python,
     sparse_gradients,
+    sparse_matrix,
     speculative_decoding,
+    square_filters,
     static_cache,
     step_metrics,
     straggler,
@@ -114,14 +118,17 @@ _MODULES = (
     redundant_forward,
     repeated_backward,
     repeated_lookups,
+    scattered_sums,
     full_sort,
     one_hot,
     expanded_product,
+    sparse_matrix,
     no_grad,
     idle_gradients,
     discarded_gradients,
     recompute,
     optimizer,
+    optimizer_matmuls,
     sparse_gradients,
     dequantize,
     tf32,
@@ -131,6 +138,7 @@ _MODULES = (
     odd_sizes,
     channels_last,
     cudnn_benchmark,
+    square_filters,
     frozen_encoder,
     feature_encoder,
     adapter_casts,
@@ -155,9 +163,6 @@ BUILT_IN: tuple[Declaration, ...] = tuple(module.FINDING for module in (*_MODULE
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((one.page, one.find) for one in BUILT_IN if one.find is not None)
 """Findings that are looked for in a recording."""
-
-PAGES: tuple[Page, ...] = tuple(one.page for one in BUILT_IN)
-"""Pages of `gpuprof explain` and docs/findings."""
 
 HEADLINES: dict[str, str] = {
     what: words

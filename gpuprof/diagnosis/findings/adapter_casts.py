@@ -146,7 +146,7 @@ def find_adapters(case: Analysis) -> Stretches | None:
         last = np.where(behind[after] & (family[after] == family[last]), after, last)
     # The next adapter of the layer may use the same cast: its stretch begins where this one ends.
     first[1:] = np.maximum(first[1:], np.where(last[:-1] < at[pairs[1:]], last[:-1] + 1, first[1:]))
-    return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
+    return Stretches.of(ops, rows[first], rows[last])
 
 
 def _kinds(case: Analysis, rows: I64) -> I64:

@@ -32,12 +32,12 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
-from gpuprof.diagnosis.detect.pair.quantities import number, quantity
+from gpuprof.diagnosis.detect.pair.quantities import quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
-from gpuprof.diagnosis.sentences import duration
+from gpuprof.diagnosis.sentences import count, duration
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.replay.graph import launcher_of
@@ -135,17 +135,17 @@ def find(case: Analysis) -> Iterator[Proposal]:
             once_gone(chain, graphed(found, 1))(graph)
         ):
             return
-        count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
+        launched = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
             title="torch.compile with CUDA graphs"
             if chain is None
             else "torch.compile with CUDA graphs, after giving batches one shape and removing waits",
-            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels {case.unit.a} one by one", found.host),
+            evidence=spans(case, f"{passes_launch(case)} {launched:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
             change=once_gone(chain, graphed(found, 1)),
             best=once_gone(chain, graphed(found, 0)),
             worst=once_gone(chain, graphed(found, 2)),
-            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), shapes_vary(case)),
+            once_ns=compile_ns(launched / max(micro_batches(case) or 1, 1), shapes_vary(case)),
             claims=("small_kernels", "reference_ops", "graph_capture"),
             launches=not shapes_vary(case),
             last=True,
@@ -180,7 +180,7 @@ def _skips(case: Analysis) -> list[str]:
     compiler = case.run.compiler if case.run else None
     if compiler is None or not (compiler.skips or compiler.skipped):
         return []
-    said = [f"torch skipped CUDA graphs: {reason} ({count} times)" for reason, count in compiler.skips[:MOST_SKIPS]]
+    said = [f"torch skipped CUDA graphs: {reason} ({times} times)" for reason, times in compiler.skips[:MOST_SKIPS]]
     return said or [f"torch skipped CUDA graphs {compiler.skipped} times; TORCH_LOGS=cudagraphs says why"]
 
 
@@ -208,10 +208,10 @@ def _of_engine(case: Analysis) -> Iterator[Proposal]:
         between = (graph.step == step) & (graph.lane >= 0) & ~graph.waits
         between &= (np.arange(len(graph)) >= launching.min()) & (np.arange(len(graph)) <= launching.max())
         host |= between
-    count = float(model.sum()) / graph.steps
+    launched = float(model.sum()) / graph.steps
     yield Proposal(
         title="CUDA graphs for decoding",
-        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels {case.unit.a} one by one", host),
+        evidence=spans(case, f"the forward pass launches {launched:,.0f} kernels {case.unit.a} one by one", host),
         fix=_for_inference(case),
         change=captured(graph, host, model, 1, 1),
         best=captured(graph, host, model, 1, 0),
@@ -282,7 +282,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     yield Candidate(
         PAGE.id,
         "torch.compile with CUDA graphs" if with_compile else "CUDA graphs",
-        f"{more} launches {number(in_graphs)} kernels {a.unit.a} from CUDA graphs{also}, {less} "
+        f"{more} launches {count(in_graphs)} kernels {a.unit.a} from CUDA graphs{also}, {less} "
         f"{'none' if min(shares.a, shares.b) == 0 else 'few'}; launch calls: {launches} {a.unit.a}",
         claim_model(REWRITTEN if with_compile else (), fewer_launches(a, b)),
         -shares.more,

@@ -249,7 +249,7 @@ def find_attentions(case: Analysis) -> Attentions | None:
         return None
     first, last, kinds, sizes = zip(*found, strict=True)
     start, end = np.array(first), np.array(last)
-    stretches = Stretches(ops.thread[start].astype(np.int64), ops.start_ns[start], ops.end_ns[end])
+    stretches = Stretches.of(ops, start, end)
     return Attentions(stretches, kinds, np.array(sizes, np.int64), sinks, capped, masked)
 
 

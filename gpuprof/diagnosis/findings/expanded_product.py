@@ -143,7 +143,7 @@ def find_expanded(case: Analysis) -> Expanded | None:
     begin, end = np.array(first), np.array(last)
     elements = np.array([math.prod(shape) for shape in shapes], np.float64)
     largest = int(elements.argmax())
-    stretches = Stretches(ops.thread[begin].astype(np.int64), ops.start_ns[begin], ops.end_ns[end])
+    stretches = Stretches.of(ops, begin, end)
     return Expanded(stretches, elements, shapes[largest], differences[largest])
 
 

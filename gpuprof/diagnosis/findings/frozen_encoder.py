@@ -19,7 +19,7 @@ from gpuprof.diagnosis.quarantine import ONLINE_TRAINER
 from gpuprof.diagnosis.result.fix import Fix, arguments, as_fix, option
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Ratio, Share
@@ -88,7 +88,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:
     graph = case.graph
-    group = nodes_in(graph, _some(passes.stretches, chosen))
+    group = nodes_in(graph, passes.stretches.some(chosen))
     nodes = group >= 0
     gpu = nodes & graph.on_gpu
     gpu_ns = case.per_step(float(graph.duration_ns[gpu].sum()))
@@ -120,10 +120,6 @@ def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: 
         else "samples come back as they were: more than one epoch, and no random step before the module",
         odds=1.0 if known else calibrated.SEEN_AGAIN.value,
     )
-
-
-def _some(stretches: Stretches, chosen: Mask) -> Stretches:
-    return Stretches(stretches.thread[chosen], stretches.start_ns[chosen], stretches.end_ns[chosen])
 
 
 def _factors(nodes: Mask, gpu: Mask, of_gpu: float, of_host: float) -> F64:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.calibration.quoted import more, ms
-from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
+from gpuprof.calibration.quoted import more, ms, us
+from gpuprof.diagnosis.detect.batches.loader_workers import made_of, tensors_of, workers_of
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -18,21 +19,28 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
 from gpuprof.diagnosis.result.finding_model import Evidence
-from gpuprof.diagnosis.result.fix import Code, call
+from gpuprof.diagnosis.result.fix import Code, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import SAME_PACE, least_on_cores, slowed_by_sharing, useful_workers
+from gpuprof.replay.mean_step import SAME_PACE, WAITS, least_on_cores, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled, without_resource
-from gpuprof.units import Assumed, Convention, Ratio, Workers
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
     from gpuprof.diagnosis.mean_step.run_budget import Feed
+    from gpuprof.replay.loader_queue import Loader
 
 SPARE_WORKERS: Assumed[Ratio] = 1.5
 """Batches that the proposed workers can make, per batch that the training takes."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (2, 4, 8, 16)
+MANY_TENSORS: Assumed[Entries] = 24
+"""Fewest tensors of a batch that are packed: one for each field of a sample is what a batch needs."""
+PACKED_TENSORS: Assumed[Entries] = 8
+"""Tensors of a packed batch."""
+HANDED_OVER_SPREAD: Assumed[Ratio] = 1.25
+"""How far the predicted step is known where waits go that no worker's pace explains."""
 
 PAGE = Page(
     id="input_workers",
@@ -42,6 +50,10 @@ PAGE = Page(
 The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile it trains
 nothing, and a GPU gets no work. Worker processes prepare batches while a step runs, so the step no longer contains
 the input.
+
+Each tensor of a batch has shared memory of its own, which one thread of the training process asks the worker for and
+maps, however small the tensor is. A detector's targets are a list of seven tensors for each picture: a hundred tensors
+for a batch of 16, which no number of workers hands over quicker.
 """,
     detected="""
 Time in the data phase: inside a DataLoader's `__next__`, or inside a range whose name says that it loads data. It
@@ -49,7 +61,8 @@ counts if the step gets shorter when it is replayed without it; time in which th
 nothing. Where workers already prepare the batches, their throughput counts: `gpuprof trace` measures the time per
 batch inside the workers and compares what they deliver with the step time when every batch is ready. A recording
 without a run shows by the iterator's name whether there are workers, but not how many: twice the number is advised
-then.
+then. Many tensors: workers hand over at least 24 a batch, as the recorder counts them in lists and dictionaries, and
+the training waits for batches.
 """,
     gain=f"""
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch
@@ -60,7 +73,10 @@ the training divided by the CPU cores. No more workers are advised than there ar
 and their throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed
 down if there are more workers than CPU cores; at worst the training process's own CPU time grows by
 {more(calibrated.CROWDED.value)} %. Waits that throughput does not explain, as at the start of an epoch, stay. Without a
-run the cost of the input is estimated from what the workers deliver: one batch per worker and step.
+run the cost of the input is estimated from what the workers deliver: one batch per worker and step. Each tensor takes
+{us(calibrated.HANDED_OVER_NS.value)} µs ({us(calibrated.HANDED_OVER_NS.low)} to {us(calibrated.HANDED_OVER_NS.high)},
+assumed) of one thread: with more workers a step is never shorter than the lower end of that, and in a batch of
+{PACKED_TENSORS:g} tensors the others' time is gone, until a batch comes as soon as the workers make it.
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An
@@ -75,6 +91,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes more workers if the step gets shorter without the input."""
     if case.feed is not None:
         yield from _more_workers(case, case.feed)
+        yield from _packed(case, case.feed)
         return
     graph = case.graph
     nodes = graph.resource == INPUT
@@ -131,8 +148,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 def _cpu_ns(case: Analysis, input_ns: float) -> float:
     """CPU time of a step's batches that take the training process `input_ns` to make: all of it, unless the run
     measured that part of it is waiting."""
-    made = (case.folder.own.loader or {}).get("made") if case.folder else None
-    cpu, whole = ((made or {}).get(name) for name in ("batch_cpu_ns", "batch_ns"))
+    cpu, whole = (made_of(case.folder).get(name) for name in ("batch_cpu_ns", "batch_ns"))
     return input_ns * min(cpu / whole, 1.0) if cpu and whole else input_ns
 
 
@@ -202,8 +218,45 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
         ).by("input_workers", wanted),
         change=lambda graph: graph,
         worst=partial(scale, host=calibrated.CROWDED.value),
+        least_ns=feed.batches * tensors_of(case) * calibrated.HANDED_OVER_NS.low,
         loader=slowed_by_sharing(loader, wanted, feed.cpu_ns, feed.cpus),
         spread=calibrated.SPREAD.value if feed.measured else calibrated.SPREAD_INFERRED.value,
+    )
+
+
+def _packed(case: Analysis, feed: Feed) -> Iterator[Proposal]:
+    """Proposes one tensor for each field of a batch, where one thread takes over many small ones from the workers."""
+    tensors, loader, made = tensors_of(case), feed.loader, made_of(case.folder).get("batch_ns")
+    paced, waits = case.mean.fed_ns() - case.mean.consumer_ns(), case.mean.lumps_ns.get(WAITS, 0.0)
+    if tensors < MANY_TENSORS or not made or paced + waits < SAME_PACE * case.mean_ns:
+        return
+
+    def saved(level: int) -> float:
+        return (tensors - PACKED_TENSORS) * calibrated.HANDED_OVER_NS.falling[level]
+
+    def packed(level: int) -> Loader:
+        return replace(loader, batch_ns=max(float(made), loader.batch_ns - loader.workers * saved(level)))
+
+    beyond = max(saved(1) * feed.batches - paced, 0.0)
+    took = tensors * calibrated.HANDED_OVER_NS.value
+    text = (
+        f"a batch is {tensors:,} tensors, which one thread of the training process takes over one after another, about"
+        f" {duration(took)} for each batch whatever the number of workers; a batch is ready every"
+        f" {duration(loader.batch_ns / loader.workers)}, and a worker makes one in {duration(float(made))}"
+    )
+    yield Proposal(
+        title="one tensor for each field of a batch",
+        evidence=(Evidence(text),),
+        fix=code('boxes = torch.cat([target["boxes"] for target in targets])')
+        + "  # in collate_fn, for each field\n"
+        + code('counts = [len(target["boxes"]) for target in targets]')
+        + "  # boxes.split(counts) on the GPU gives them back",
+        change=lambda graph: graph,
+        loader=packed(1),
+        loader_ends=(packed(0), packed(2)),
+        lumps={WAITS: max(1 - beyond / waits, 0.0)} if waits else {},
+        spread=HANDED_OVER_SPREAD if waits else 1.0,
+        key="packed",
     )
 
 
@@ -214,5 +267,16 @@ FINDING = Declaration(
     change=change,
     lowers=("batches",),
     role="loader_workers",
-    synonyms=("workers", "num_workers", "dataloader", "dataloader_workers", "data_loading", "input", "prefetch"),
+    synonyms=(
+        "workers",
+        "num_workers",
+        "dataloader",
+        "dataloader_workers",
+        "data_loading",
+        "input",
+        "prefetch",
+        "collate",
+        "collate_fn",
+    ),
+    titles=("one_tensor_for_each_field_of_a_batch",),
 )

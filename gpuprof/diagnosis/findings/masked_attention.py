@@ -14,7 +14,12 @@ from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.formulas.attention import is_backward, is_causal
 from gpuprof.diagnosis.detect.attention.masked_scores import arguments_of, masked_kernels, useful_share
-from gpuprof.diagnosis.detect.attention.needless_mask import NeedlessMask, find_needless_mask, find_shared_mask
+from gpuprof.diagnosis.detect.attention.needless_mask import (
+    NeedlessMask,
+    find_mask_of_one_sample,
+    find_needless_mask,
+    find_shared_mask,
+)
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -50,6 +55,7 @@ tokens in a row of 32,768 that is 16 times what they need. Kernels that are give
 variable lengths), or a description of the blocks (FlexAttention), skip them.
 
 A mask that hides nothing still costs: its values are loaded and added to all scores, and the fastest kernels take none.
+A batch of one sample needs no mask for its padding: captions, frames or points that do not count can be cut off.
 """,
     detected=f"""
 The recorder reads masks, positions and lengths of batches while they lie in host memory, and counts the pairs of tokens
@@ -59,7 +65,10 @@ as with Nsight Systems or torch.profiler alone. A mask that may hide nothing: `s
 over all pairs of at least 256 tokens, the same for all heads, and no token of the batches is padding; or the batches
 bring no mask, and all have the same number of tokens. Not in transformers models: the library leaves such masks out
 itself. A mask that may hide only later positions: one over all pairs of at least 256 tokens that is the same for all
-samples and heads. Documents packed without any mark attend to each other, which is taken as intended.
+samples and heads. A mask of a single sample, whatever it consists of: all attention that takes a mask has one row of
+queries in its batch, and the mask is the same for all heads. Not in transformers models of text, and not where the
+batches are known to be packed or padded. Documents packed without any mark attend to each other, which is taken as
+intended.
 """,
     gain=f"""
 Each attention kernel takes the time of its useful scores at {percent(calibrated.ATTENTION_FORWARD.value)} % of the
@@ -69,7 +78,9 @@ tensor ceiling forward and {percent(calibrated.ATTENTION_BACKWARD.value)} % back
 now. Where each token sees only those before it, half of a document's pairs are useful. Without a mask, each kernel
 takes {calibrated.UNMASKED_LEFT.value:g} ({calibrated.UNMASKED_LEFT.low:g} to {calibrated.UNMASKED_LEFT.high:g},
 assumed) of its time. A probability of {calibrated.NEEDLESS_MASK_ODDS.value:g} that the mask hides nothing,
-{calibrated.NEEDLESS_MASK_SEEN.value:g} if the batches' own mask keeps all tokens, is assumed. With `is_causal=True`
+{calibrated.NEEDLESS_MASK_SEEN.value:g} if the batches' own mask keeps all tokens, and
+{calibrated.ONE_SAMPLE_MASK_ODDS.value:g} for a mask of a single sample that is the same for all queries, is assumed.
+With `is_causal=True`
 {calibrated.CAUSAL_LEFT.value:g} of its time ({calibrated.CAUSAL_LEFT.low:g} to {calibrated.CAUSAL_LEFT.high:g}) is
 left; the probability that the mask says no more than that is {calibrated.CAUSAL_MASK_ODDS.value:g} (assumed).
 """,
@@ -91,13 +102,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _left_out(case: Analysis) -> Iterator[Proposal]:
     """Proposes no mask where the batches have nothing to hide, or `is_causal=True` where that hides the same."""
-    found, shared = find_needless_mask(case), find_shared_mask(case)
+    found, shared = find_needless_mask(case) or find_mask_of_one_sample(case), find_shared_mask(case)
     if found is not None:
         yield Proposal(
             title="attention without a mask",
             evidence=_takes_a_mask(case, found),
             fix=call(SDPA, *map(Code, "qkv"))
-            + "  # attn_mask only for batches with padding\n# is_causal=True where it hides only later positions",
+            + "  # attn_mask only for batches with padding\n# is_causal=True where it hides only later positions"
+            + ("\n# cut the padding of a single sample off, instead of masking it" if found.queries == 1 else ""),
             key="left_out",
             needs="the mask hides nothing, or only later positions: print mask.min() once",
             odds=found.odds,
@@ -125,7 +137,7 @@ def _takes_a_mask(case: Analysis, found: NeedlessMask) -> tuple[Evidence, ...]:
     nodes = case.nodes_of_gpu(found.rows)
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
     text = (
-        f"attention adds a mask of {found.tokens:,} × {found.tokens:,} values to its scores, but {found.why}:"
+        f"attention adds a mask of {found.queries:,} × {found.keys:,} values to its scores, but {found.why}:"
         f" {duration(took)} of GPU time {case.unit.a}"
     )
     return spans(case, text, nodes)

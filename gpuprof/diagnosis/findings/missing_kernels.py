@@ -203,7 +203,7 @@ def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     if not len(rows):
         return None
     rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
-    forward = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    forward = Stretches.of(ops, rows)
     inside = (nodes_in(case.graph, forward) >= 0) | (nodes_in(case.graph, backward_of(case, forward)) >= 0)
     return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits
 

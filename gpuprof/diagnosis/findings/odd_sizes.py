@@ -83,7 +83,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     padded = -(-found.size // PADDED_TO) * PADDED_TO
     text = (
         f"{case.per_step(found.nodes.sum()):,.0f} matrix multiplications {case.unit.a} have a size such as"
-        f" {found.size:,}, which is no multiple of {ALIGNED_ELEMENTS}: {duration(case.per_step(took))}, and"
+        f" {found.size:,}, which is not a multiple of {ALIGNED_ELEMENTS}: {duration(case.per_step(took))}, and"
         f" {duration(case.per_step(took - above))} at the usual rate"
     )
     best, usual, worst = (_left(found, times) for times in calibrated.ALIGNED_LEFT.rising)

@@ -100,7 +100,7 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
     forward = case.nodes_within(case.ops_at(row for one in losses for row in one.replaced)) & graph.on_gpu
     forward &= ~case.nodes_within(case.ops_named(lambda name: "log_softmax" in name))
     first, last = (np.array([getattr(one, name) for one in losses]) for name in ("product", "total"))
-    products = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    products = Stretches.of(ops, first, last)
     known = np.array([one.sums for one in losses])
     backward = np.append(known, False)[nodes_in(graph, backward_of(case, products))] & graph.on_gpu & ~forward
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (forward | backward, graph.on_gpu))
@@ -178,7 +178,7 @@ def find_lookups(case: Analysis) -> OneHotLookups | None:
         return None
     first, last, sizes = zip(*kept, strict=True)
     starts, ends = np.array(first), np.array(last)
-    stretches = Stretches(ops.thread[starts].astype(np.int64), ops.start_ns[starts], ops.end_ns[ends])
+    stretches = Stretches.of(ops, starts, ends)
     return OneHotLookups(stretches, *max(sizes, key=math.prod))
 
 

@@ -146,7 +146,7 @@ def find_lookups(case: Analysis) -> SharedTableLookups | None:
             most, table, indices = len(mine), shapes[0][0], count
     if not again:
         return None
-    forward = Stretches(ops.thread[again].astype(np.int64), ops.start_ns[again], ops.end_ns[again])
+    forward = Stretches.of(ops, np.array(again, np.int64))
     backward = backward_of(case, forward)
     if not (backward.end_ns > backward.start_ns).any():
         return None

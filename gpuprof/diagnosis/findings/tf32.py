@@ -18,10 +18,10 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import NEGLIGIBLE_CHANGE, Absent, Page, Proposal
 from gpuprof.diagnosis.detect.gpu.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
-from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns, number, quantity
+from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
 from gpuprof.diagnosis.result.fix import call
-from gpuprof.diagnosis.sentences import duration
+from gpuprof.diagnosis.sentences import count, duration
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, Mask
 
@@ -122,7 +122,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "matrix multiplications on tensor cores",
-            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time {a.unit.a}",
+            f"{count(pieces.a)} matrix multiplications take {took.ms} ms of GPU time {a.unit.a}",
             claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
             took.more,
         )

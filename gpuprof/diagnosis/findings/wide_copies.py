@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.calibration import latency as latency_calibrated
+from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.costs.dtypes import element_bytes
+from gpuprof.diagnosis.detect.batches.float_pictures import find_float_pictures, without_casts
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.passes import like_before, shapes_in, types_in
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.graph import Graph
+from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.tracefile.trace import F64, I64, OP
-from gpuprof.units import Assumed, Bytes, Ops, Ratio, Share
+from gpuprof.units import Assumed, Bytes, Ops, Published, Ratio, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -44,6 +47,8 @@ LEAST_NS_A_BYTE: Assumed[Ratio] = 0.005
 be 200 GB/s, of which one op of a CPU is far away."""
 SIDE_VALUES_SHARE: Assumed[Share] = 0.01
 """Largest share of the copied values that tensors next to the chain have: means, scales, and what is made of them."""
+PICTURE_PASSES: Published[Ratio] = 3.25
+"""Passes over the floats of a picture on the GPU: a quarter to read bytes, one to write floats, two to normalise."""
 MOST_OPS: Assumed[Ops] = 64
 """Most ops before a copy that are looked at for its chain."""
 
@@ -55,12 +60,18 @@ PAGE = Page(
 bits; `x.cuda().bfloat16()` copies digits that are discarded on arrival. The link and host memory are many times slower
 than the GPU's memory, so the cast belongs on the side where the tensor is wide only after the copy. One call that
 casts and copies, `x.to("cuda", torch.float32)`, casts on the CPU first, unless it is `non_blocking` from pinned memory.
+
+Pictures are bytes until a dataset divides and normalises them. From then on each of them is four times as large: for
+the worker that collates a batch, in shared memory, in pinned memory and on the link. The GPU divides and normalises a
+whole batch in microseconds.
 """,
     detected="""
 Copies between CPU and GPU of at least 1 MiB a step, by recorded shapes and types: the op before casts the same shape to
 the wider type that is copied, or the next cast of that shape in the step makes it narrower. Before a copy to the GPU
 also what the CPU computes between the cast and the copy, whatever it is (`.float() / 255`, a mean, a permutation that
-is copied, an implicit cast), as long as it keeps the number of values and draws no random numbers.
+is copied, an implicit cast), as long as it keeps the number of values and draws no random numbers. Pictures: copies to
+the GPU of fp32 tensors of at least 1 MiB with three channels and sides of at least 32 (pictures or videos), in a
+training whose batches workers prepare, without a cast in the training process.
 """,
     gain=f"""
 The copy takes the share of its time that the narrow type's bytes are of the wide one's. A cast on the GPU is removed;
@@ -69,11 +80,16 @@ one on the CPU is removed or added, at {calibrated.CAST_RATE.value / 1e9:g} GB o
 {calibrated.CAST_CORES.value:g} cores. What is computed on the CPU between the cast and a copy to the GPU is removed
 from the CPU as well: the GPU reads and writes those bytes at {percent(kernels_calibrated.FUSED_MEMORY.value)} % of its
 memory ceiling, and the CPU launches a kernel for each op. Otherwise listed under *Worth trying* for that reason
-(probability {calibrated.CAST_ODDS.value:g}, assumed).
+(probability {calibrated.CAST_ODDS.value:g}, assumed). Pictures as bytes: a quarter of the copy, one pass on the GPU
+that writes floats and one that normalises them, and {loader_calibrated.FLOAT_PICTURES_NS.value:g} ns
+({loader_calibrated.FLOAT_PICTURES_NS.low:g} to {loader_calibrated.FLOAT_PICTURES_NS.high:g}, assumed) less of a
+worker's time for each value, where the training waits for its workers. The probability is
+{percent(loader_calibrated.FLOAT_PICTURES_ODDS.value)} % (assumed).
 """,
     wrong="""
 A cast on the CPU in the training process can take longer than the copy saves: let the workers of the DataLoader do it.
-If both sides use the wide tensor, it has to be cast on both.
+If both sides use the wide tensor, it has to be cast on both. Pictures with more than 8 bits, and maps of depths or
+normals, are floats from the start.
 """,
 )
 
@@ -99,8 +115,63 @@ class WideCopy:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes to cast on the other side of the copy."""
+    """Proposes to cast on the other side of the copy, and to leave pictures bytes until they are on the GPU."""
     found = wide_copies(case)
+    yield from _pictures(case, {one.node for one in found if not one.is_after})  # autocast casts after the copy
+    yield from _casts(case, found)
+
+
+def _pictures(case: Analysis, others: set[int]) -> Iterator[Proposal]:
+    """Proposes bytes from the loader's workers, where pictures come as fp32."""
+    found = find_float_pictures(case, others)
+    if found is None or case.workload.is_inference:
+        return
+    graph, feed = case.graph, case.feed
+    nodes = np.zeros(len(graph), bool)
+    nodes[found.nodes] = True
+    size = " × ".join(f"{side:,}" for side in found.shape)
+    values = case.per_step(found.bytes / 4)
+    text = (
+        f"the loader's workers make pictures floats ({size}): {values * 4 / 1e6:,.1f} MB {case.unit.a} go through their"
+        f" shared memory and to the GPU, four times those of bytes"
+    )
+    ceiling = case.roofline.ceilings.memory_bytes_per_s if case.roofline is not None else np.inf
+    launches = np.flatnonzero(np.isin(np.arange(len(graph)), launcher_of(graph)[found.nodes]))
+
+    def change(level: int) -> Change:
+        moved = found.bytes / len(found.nodes) * PICTURE_PASSES
+        kernel_ns = moved / (ceiling * kernels_calibrated.FUSED_MEMORY.falling[level]) * 1e9
+
+        def narrower(graph: Graph) -> Graph:
+            duration_ns = graph.duration_ns.copy()
+            duration_ns[found.nodes] = duration_ns[found.nodes] / 4 + kernel_ns
+            duration_ns[launches] += 2 * latency_calibrated.HOST_LAUNCH_NS.value
+            return graph.with_durations(duration_ns)
+
+        return narrower
+
+    first, *places = spans(case, text, nodes)
+    loaders = [without_casts(feed.loader, values / feed.batches, level) for level in range(3)] if feed else []
+    yield Proposal(
+        title="pictures sent as bytes",
+        evidence=(replace(first, lines=batch_lines(case.folder) or first.lines), *places),
+        fix=code("image = torch.from_numpy(np.asarray(image))")
+        + "  # in the dataset: uint8, in place of a division and a normalisation\n"
+        + code('x = x.to("cuda", non_blocking=True).float().div_(255).sub_(mean).div_(std)')
+        + "  # in the step",
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        loader=loaders[1] if loaders else None,
+        loader_ends=(loaders[0], loaders[2]) if loaders else (),
+        odds=loader_calibrated.FLOAT_PICTURES_ODDS.value,
+        needs="the pictures are bytes before they become floats, and what works on floats moves to the GPU",
+        key="pictures",
+    )
+
+
+def _casts(case: Analysis, found: list[WideCopy]) -> Iterator[Proposal]:
+    """Proposes to cast on the other side of the copy."""
     moved = case.per_step(sum(one.bytes for one in found))
     if moved < LEAST_COPIED_BYTES:
         return
@@ -320,6 +391,14 @@ def _casts_on_cpu(case: Analysis, found: Sequence[WideCopy]) -> tuple[I64, F64]:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("cast_before_copy", "copy_in_bf16"),
-    titles=("copied_in", "copied_in_bf16", "copied_in_fp16", "copied_in_uint8", "copied_in_fp32"),
+    lowers=("batches",),
+    synonyms=("cast_before_copy", "copy_in_bf16", "uint8", "to_tensor", "normalize"),
+    titles=(
+        "pictures_sent_as_bytes",
+        "copied_in",
+        "copied_in_bf16",
+        "copied_in_fp16",
+        "copied_in_uint8",
+        "copied_in_fp32",
+    ),
 )

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.mean_step.budget_model import Budget
 from gpuprof.record.base.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
-from gpuprof.replay.mean_step import MeanStep
+from gpuprof.replay.mean_step import WAITS, MeanStep
 from gpuprof.replay.noise import change_noise, process_noise
 from gpuprof.replay.other_processes import other_processes
 from gpuprof.replay.simulate import FEWEST_IN_THREAD
@@ -73,7 +73,7 @@ class PredictedSteps:
         applied, if it exists already.
         """
         mean = mean or self.case.mean
-        lumps = _lumps(proposals)
+        lumps = _lumps(mean, proposals)
         simulated = self._simulated(graph, changes, proposals, made, count)
 
         def step_ns() -> float:
@@ -98,7 +98,7 @@ class PredictedSteps:
         mean, changes = self.case.mean, [p.change for p in proposals]
         now = self.begin(self.case.graph, changes, proposals)
         simulated = self._simulated(self.case.graph, [*changes, _half_the_cpu], proposals)
-        lumps = _lumps(proposals)
+        lumps = _lumps(mean, proposals)
 
         def share() -> float:
             loader = _loader(mean, mean, proposals)
@@ -166,9 +166,12 @@ class PredictedSteps:
         return self.case.mean_ns - (self.case.mean.usual_ns or self.case.mean_ns)
 
 
-def _lumps(proposals: Sequence[Proposal]) -> dict[str, float]:
-    """Cause → share of it that remains with all these proposals."""
+def _lumps(mean: MeanStep, proposals: Sequence[Proposal]) -> dict[str, float]:
+    """Cause → share of it that remains with all these proposals; a larger batch takes longer to hand over."""
     left: dict[str, float] = {}
+    work = math.prod(p.work for p in proposals if not p.same_batch)
+    if work != 1.0 and WAITS in mean.lumps_ns and not mean.starved:
+        left[WAITS] = work
     for proposal in proposals:
         for cause, factor in proposal.lumps.items():
             left[cause] = left.get(cause, 1.0) * factor

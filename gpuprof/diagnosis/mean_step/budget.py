@@ -23,6 +23,7 @@ from gpuprof.diagnosis.sentences import Sentences, capital, duration, listed
 from gpuprof.record.base.quantiles import t80
 from gpuprof.record.steps.free_run_length import block_of, half_width
 from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.tracefile.run_folder.run import RunFolder
 from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Assumed, Share, Steps
 
@@ -264,3 +265,19 @@ def _not_measured(found: Budget, unit: Unit) -> Sentences:
 def _how_often(one: Excess, steps: int, unit: Unit) -> str:
     often = f"every {one.every} {unit}s" if one.every is not None else f"{one.steps} of {steps} timed {unit}s"
     return f"{often}; none fell into the recorded {unit}s" if one.recorded == 0 else often
+
+
+def usual_wait(folder: RunFolder | None, found: Budget, unit: Unit) -> Sentences:
+    """`Waiting for batches takes 33 ms of a usual step.`; none if it is less than 5 % of that, or unknown.
+
+    For runs whose recording has no GPU work. This is the median over the free-running steps; waiting beyond it is a
+    cause in the budget.
+    """
+    if folder is None:
+        return ()
+    waits = folder.steps.data_ns[folder.steps.rows("baseline_free", folder.rank)]
+    waits = waits[waits >= 0]
+    usual = float(np.median(waits)) if len(waits) else 0.0
+    if usual < WORTH_SAYING * found.usual_ns:
+        return ()
+    return (f"Waiting for batches takes {duration(min(usual, found.usual_ns))} of a usual {unit}.",)

@@ -159,7 +159,7 @@ def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
         return None
     matrices = [shape for row in longest.tolist() for shape in _shapes(case, row) if len(shape) in (2, 3)]
     odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED_ELEMENTS and n % ALIGNED_ELEMENTS]
-    return f"a dimension of {max(odd, key=odd.count):,} is no multiple of {ALIGNED_ELEMENTS}" if odd else None
+    return f"a dimension of {max(odd, key=odd.count):,} is not a multiple of {ALIGNED_ELEMENTS}" if odd else None
 
 
 def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:

@@ -74,7 +74,7 @@ OPTIONS = (
     Option(
         "memory",
         0,
-        f"Then record N more with memory events, and the allocator's history (default off; {STEPS_ALONE}).",
+        f"Then record N more with memory events and allocator history (default off; N defaults to {STEPS_ALONE}).",
         0,
         "[N]",
         STEPS_ALONE,

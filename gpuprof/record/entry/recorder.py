@@ -71,7 +71,9 @@ class Recorder:
         self._out = None if out is None else os.fspath(out)
         self._outer: Any = None
         self._holder: Any = None
-        """The holder of this process's session, once it was needed."""
+        """The holder of this process's session: that of the `gpuprof trace` around it, or its own if it records."""
+        self._known: Session | None = None
+        """The session of the last step: while it runs, `step` need not ask the holder for it."""
         self._telemetry: Any = None
         self._trackers = Trackers() if trackers else None
         self.folder: Path | None = None
@@ -80,12 +82,12 @@ class Recorder:
         """Whether this rank prints for the whole run."""
 
     def __enter__(self) -> Recorder:
-        self._outer = _recording_around()
+        self._outer = self._holder = _recording_around()
         if self._outer is None:
             try:
                 self._begin()
             except Exception as error:
-                self.folder = None
+                self.folder = self._holder = None
                 _tell(f"nothing is recorded: {error}")
         session = self._session()
         if session is not None:
@@ -95,7 +97,9 @@ class Recorder:
 
     def step(self) -> None:
         """Says that a step of the training has ended."""
-        session = self._session()
+        session = self._known
+        if session is None or session.ended:
+            session = self._known = self._session()
         if session is not None and (session.bare is None or not session.bare.ended()):
             session.step_ended()
 
@@ -127,15 +131,7 @@ class Recorder:
                 _tell(message)
 
     def _session(self) -> Session | None:
-        if self._outer is not None:
-            return self._outer.session("recorder")
-        if self.folder is None:
-            return None
-        if self._holder is None:
-            from .attach import holder
-
-            self._holder = holder
-        return self._holder.session("recorder")
+        return None if self._holder is None else self._holder.session("recorder")
 
     def _begin(self) -> None:
         """Creates a run folder, and a session in it."""
@@ -145,6 +141,7 @@ class Recorder:
 
         self._make_run(Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python")
         if self.folder is not None:
+            self._holder = holder
             holder.attach_optimizers(import_module("torch.optim.optimizer"))
 
     def _make_run(self, stem: str) -> None:

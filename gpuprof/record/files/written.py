@@ -62,13 +62,13 @@ class Written:
 
     def note(self, verb: str, path: str) -> None:
         """Notes that the program does this (writes, deletes …) to an absolute path."""
-        if self._full or (verb, path) in self._seen or self._is_no_ones(path):
+        if self._full or (verb, path) in self._seen or self._is_cache_or_temporary(path):
             return
         self._seen.add((verb, path))
         append(self._file, [(verb, path, os.getpid())])
         self._full = len(self._seen) >= MOST_PATHS
 
-    def _is_no_ones(self, path: str) -> bool:
+    def _is_cache_or_temporary(self, path: str) -> bool:
         """Whether the path is in a cache, or is a temporary file or compiled Python."""
         if path.startswith(self._left_out) or "__pycache__" in path:
             return True

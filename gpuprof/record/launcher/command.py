@@ -104,8 +104,11 @@ def _executable(program: str, path: str) -> str:
     if os.sep not in program:
         found = which(program, path)
         if found is None:
-            hint = f"; to run the file here: ./{program}" if os.path.isfile(program) else ""
-            raise CannotStart(f"{program}: no such command{hint}")
+            if not os.path.isfile(program):
+                raise CannotStart(f"{program}: no such command")
+            if os.access(program, os.X_OK):
+                raise CannotStart(f"{program}: no such command; to run the file here: ./{program}")
+            raise CannotStart(f"{program} is a file that may not be executed: name the command of a training")
         return found
     if not os.path.exists(program):
         raise CannotStart(f"{program}: no such file")

@@ -156,7 +156,7 @@ class WorkMeter:
 
     def rationed(self, batch: Any, now_ns: int, ration: Ration) -> BatchWork | None:
         """The work of a batch, from its values in host memory; to be called only if `ration` allows it."""
-        work = _read(batch, tensors_in(batch))
+        work = work_of(batch, tensors_in(batch))
         ration.spent(time.perf_counter_ns() - now_ns, now_ns)
         return work if work is not None and work.is_told else None
 
@@ -197,7 +197,7 @@ class WorkMeter:
 
     def _values(self, batch: Any, tensors: Tensors) -> BatchWork | None:
         begun = time.perf_counter_ns()
-        work = _read(batch, tensors)
+        work = work_of(batch, tensors)
         self.reading_ns += time.perf_counter_ns() - begun
         return work
 
@@ -213,16 +213,13 @@ class WorkMeter:
         return work
 
 
-def work_of(batch: Any) -> BatchWork | None:
+def work_of(batch: Any, tensors: Tensors) -> BatchWork | None:
     """The work in a DataLoader's batch or in the arguments of a model's call; None where no tokens are found.
+    tensors: `tensors_in(batch)`.
 
     Only shapes are looked at, and the values of masks, positions, lengths and labels that lie in host memory: nothing
     here waits for a GPU.
     """
-    return _read(batch, tensors_in(batch))
-
-
-def _read(batch: Any, tensors: Tensors) -> BatchWork | None:
     size = _size(tensors)
     if size is None or size.rows is None or size.tokens is None:
         return None

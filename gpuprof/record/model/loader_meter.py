@@ -1,4 +1,4 @@
-"""How long the loader's workers take for a batch, measured inside them.
+"""How long the loader's workers take for a batch, and how many tensors they hand over, measured inside them.
 
 The method that fetches a batch from the dataset is wrapped before any worker exists. Workers that are forked inherit
 the wrapper and a piece of shared memory, where they add up their work; the training process reads it. Workers that
@@ -19,14 +19,17 @@ from ..base.hooks import WrappedAttribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Workers
+    from gpuprof.units import Assumed, Entries, Levels, Workers
 
 
 MOST_WORKERS: Assumed[Workers] = 255
+MOST_COUNTED: Assumed[Entries] = 1000
+"""Most items of a batch that are looked at: counting takes a worker 0.1 µs for each."""
+_DEEPEST: Assumed[Levels] = 6
 _WORKER = "torch.utils.data._utils.worker"
 """The module that says whether this process is a loader's worker, and which. It is imported with torch.utils.data."""
-_SLOT = struct.Struct("qqqd")
-"""Batches, wall ns, processor ns, and the sum of squares of the wall ms of one worker."""
+_SLOT = struct.Struct("qqqdq")
+"""Batches, wall ns, processor ns, the sum of squares of the wall ms, and tensors of one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Made:
     """CPU time of the thread that made them."""
     squares: float = 0.0
     """Sum of the squares of the time for each batch, in ms²."""
+    tensors: int = 0
+    """Tensors in the batches of worker processes: each goes to the training process on its own."""
 
     def since(self, before: Made) -> Made:
         return Made(
@@ -46,6 +51,7 @@ class Made:
             self.busy_ns - before.busy_ns,
             self.cpu_ns - before.cpu_ns,
             self.squares - before.squares,
+            self.tensors - before.tensors,
         )
 
     def facts(self) -> dict[str, Any] | None:
@@ -59,6 +65,7 @@ class Made:
             "batch_ns": round(self.busy_ns / self.batches),
             "batch_cpu_ns": round(self.cpu_ns / self.batches),
             "spread": variance**0.5 / mean_ms if mean_ms else 0.0,
+            "tensors": round(self.tensors / self.batches) or None,
         }
 
 
@@ -101,20 +108,21 @@ class LoaderMeter:
                 return fetch(*args, **kwargs)
             begun, cpu = now(), used()
             batch = fetch(*args, **kwargs)
-            self._add(worker, now() - begun, used() - cpu)
+            took, worked = now() - begun, used() - cpu
+            self._add(worker, took, worked, 0 if worker is None else tensors_in(batch))
             return batch
 
         return wrapper
 
-    def _add(self, worker: Any, ns: int, cpu_ns: int) -> None:
+    def _add(self, worker: Any, ns: int, cpu_ns: int, tensors: int) -> None:
         if worker is None:
             here = self._here
             self._here = here[0] + 1, here[1] + ns, here[2] + cpu_ns, here[3] + (ns / 1e6) ** 2
             return
         number = min(worker.id, MOST_WORKERS - 1)
         try:
-            batches, busy, cpu, squares = _SLOT.unpack_from(self._memory, number * _SLOT.size)
-            values = batches + 1, busy + ns, cpu + cpu_ns, squares + (ns / 1e6) ** 2
+            batches, busy, cpu, squares, handed = _SLOT.unpack_from(self._memory, number * _SLOT.size)
+            values = batches + 1, busy + ns, cpu + cpu_ns, squares + (ns / 1e6) ** 2, handed + tensors
             _SLOT.pack_into(self._memory, number * _SLOT.size, *values)
         except (ValueError, OverflowError, struct.error):  # closed, or the clock jumped
             pass
@@ -131,6 +139,26 @@ class LoaderMeter:
         for patch in self.patches:
             patch.undo()
         self.patches.clear()
+
+
+def tensors_in(batch: Any) -> int:
+    """Tensors in the lists and dictionaries of a batch."""
+    tensor = sys.modules["torch"].Tensor
+    found, level, left = 0, [batch], MOST_COUNTED
+    for _ in range(_DEEPEST):
+        deeper: list[Any] = []
+        for item in level[:left]:
+            if isinstance(item, tensor):
+                found += 1
+            elif isinstance(item, (list, tuple)):
+                deeper.extend(item)
+            elif isinstance(item, dict):
+                deeper.extend(item.values())
+        left -= len(level)
+        if not deeper or left <= 0:
+            break
+        level = deeper
+    return found
 
 
 meter = LoaderMeter()

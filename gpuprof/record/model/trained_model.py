@@ -58,7 +58,7 @@ def describe_model(model: Any) -> dict[str, Any]:
         "parameters": counts,
         "trainable": trainable,
         "dtypes": dtypes,
-        "quantization": _quantization(config, packed, model),
+        "quantization": _quantization(config, packed),
         "lora": _lora(model),
         "experts": _experts(config),
         "attention": getattr(config, "_attn_implementation", None),
@@ -219,7 +219,7 @@ def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _quantization(config: Any, packed: Counter[int], model: Any) -> dict[str, Any] | None:
+def _quantization(config: Any, packed: Counter[int]) -> dict[str, Any] | None:
     settings = getattr(config, "quantization_config", None)
     if packed:
         bits, count = packed.most_common(1)[0]

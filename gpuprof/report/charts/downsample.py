@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.tracefile.trace import I64
 
 
-def extremes(values: np.ndarray, most: int) -> I64:
+def outline(values: np.ndarray, most: int) -> I64:
     """Indices of about `most` values: the first, the smallest, the largest and the last of each bin of rows.
 
     All rows where there are no more than `most`.

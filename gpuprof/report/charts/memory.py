@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.memory.memory_events import CUDA
-from gpuprof.report.charts.downsample import extremes
+from gpuprof.report.charts.downsample import outline
 from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted
 from gpuprof.report.numbers import gib
@@ -88,7 +88,7 @@ def _over_time(trace: Trace, origin_ns: int) -> tuple[list[dict[str, Any]], floa
                 continue
             if column != _RESERVED:
                 peak = max(peak, float(values[rows].max()))
-            rows = rows[extremes(values[rows], _MOST_POINTS // max(len(devices), 1))]
+            rows = rows[outline(values[rows], _MOST_POINTS // max(len(devices), 1))]
             traces.append(_line(name + of, paint, (events.time_ns[rows] - origin_ns) / 1e9, values[rows]))
     return traces, peak
 
@@ -105,7 +105,7 @@ def _over_steps(folder: RunFolder) -> tuple[list[dict[str, Any]], float]:
             continue
         if column != _RESERVED:
             peak = max(peak, float(values[rows].max()))
-        rows = rows[extremes(values[rows], _MOST_POINTS)]
+        rows = rows[outline(values[rows], _MOST_POINTS)]
         traces.append(_line(name, paint, steps.step[rows], values[rows]))
     return traces, peak
 

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof import runfile
 from gpuprof.diagnosis.mean_step.baseline import durations
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.report.charts.downsample import extremes
+from gpuprof.report.charts.downsample import outline
 from gpuprof.report.charts.style import figure, painted
 from gpuprof.report.numbers import amount, duration
 from gpuprof.report.palette import BUDGET_PAINTS, SERIES_PAINTS, Paint
@@ -117,7 +117,7 @@ def _of_recording(diagnosis: Diagnosis) -> list[Series]:
 def _points(
     name: str, paint: Paint, x: np.ndarray, ns: np.ndarray, far: np.ndarray, limit: float, scale: float, unit: Unit
 ) -> dict[str, Any]:
-    rows = extremes(ns, _MOST_POINTS)
+    rows = outline(ns, _MOST_POINTS)
     trace = {
         "type": "scatter",
         "mode": "markers",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.report.charts.downsample import extremes
+from gpuprof.report.charts.downsample import outline
 from gpuprof.report.charts.style import QUIET, figure, painted, text
 from gpuprof.report.palette import SERIES_PAINTS
 from gpuprof.tracefile.run_folder.run import RunFolder
@@ -119,7 +119,7 @@ def _line(
     named: bool,
 ) -> dict[str, Any]:
     values = getattr(found, column) * scale
-    rows = rows[extremes(values[rows], _MOST_POINTS)]
+    rows = rows[outline(values[rows], _MOST_POINTS)]
     name = f"GPU {gpu}" if gpu >= 0 else "GPU"
     trace = {
         "type": "scatter",

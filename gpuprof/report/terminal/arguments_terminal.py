@@ -17,8 +17,8 @@ from gpuprof.value_range import Range
 LABEL_WIDTH: Convention[Cells] = 20
 
 
-def render(found: WithArguments, width: int = 80) -> Group:
-    """For a terminal of `width` columns."""
+def render(found: WithArguments) -> Group:
+    """The iteration with other arguments, for a terminal."""
     asked = ", ".join(f"{name}={value}" for name, value in found.arguments.items())
     lines: list[Text | Padding] = [Text.assemble("with ", (escape(asked), "bold")), Text()]
     lines.append(_line("iteration", found.was_ns, found.iteration_ns, "bold"))

@@ -18,10 +18,9 @@ ROWS: Convention[Rows] = 8
 """Ranks listed by default."""
 
 
-def render(hang: Hang, states: Sequence[RankState], width: int = 80, rows: int = ROWS) -> Group:
-    """The answer for a terminal of `width` columns: the reason first, then `rows` ranks, beginning with those that the
+def render(hang: Hang, states: Sequence[RankState], rows: int = ROWS) -> Group:
+    """The answer: the reason first, then `rows` ranks, beginning with those that the
     reason names."""
-    del width
     order = sorted(states, key=lambda one: (one.rank not in hang.ranks, one.rank))
     listed = [Text(f"{one.rank:>4}  {escape(words.state(one))}") for one in order[:rows]]
     more = len(states) - rows

@@ -18,9 +18,8 @@ STALLED_TIMES: Assumed[Times] = 20
 LEAST_STANDING_NS: Assumed[WholeNs] = 60_000_000_000
 
 
-def render(jobs: Sequence[ArmedProcess], width: int = 80) -> Group:
+def render(jobs: Sequence[ArmedProcess]) -> Group:
     """One row for each process, and what to do next."""
-    del width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("PID", "program", "rank", "step", "rate", "left", "state"):
         table.add_column(name, justify="right" if name in ("PID", "rank", "step", "rate", "left") else "left")

@@ -171,7 +171,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("ruled out", fixes.considered(diagnosis)),
         section("functions", _functions(diagnosis, inner, rows)),
         section("compile", [Text(line) for line in compiler_words.lines(diagnosis)]),
-        section("memory", _memory(diagnosis, inner)),
+        section("memory", _memory(diagnosis)),
         section("GPU waits", causes(diagnosis, inner))
         + section("before", waits(diagnosis, inner))
         + section("longest", longest_gaps(diagnosis, inner)),
@@ -225,7 +225,7 @@ def _above(
     return [Prose(above_words.heading(diagnosis), "dim"), grid]
 
 
-def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
+def _memory(diagnosis: Diagnosis) -> list[Text]:
     """What occupies the memory at the peak, what failed, and the change that saves most."""
     return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
 

@@ -99,12 +99,12 @@ def _entries(path: Path) -> Iterator[LogEntry]:
         if name.endswith(".csv"):
             yield from rows(csv.DictReader(file))
         elif name.endswith(".json"):
-            yield from _of_document(file.read(), path)
+            yield from _of_document(file.read())
         else:
             yield from entries(file)
 
 
-def _of_document(text: str, path: Path) -> Iterator[LogEntry]:
+def _of_document(text: str) -> Iterator[LogEntry]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

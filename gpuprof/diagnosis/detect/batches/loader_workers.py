@@ -1,15 +1,28 @@
-"""How many workers a DataLoader has."""
+"""How many workers a DataLoader has, and what they hand over."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.tracefile.run_folder.run import RunFolder
 
 WITH_WORKERS = re.compile(r"_MultiProcessing\w*Iter")
 """The iterator of a loader with workers."""
+
+
+def made_of(run: RunFolder | None) -> dict[str, Any]:
+    """What the recorder measured of a batch while the free-running steps were timed; empty where it did not."""
+    made = (run.own.loader or {}).get("made") if run is not None else None
+    return made if isinstance(made, dict) else {}
+
+
+def tensors_of(case: Analysis) -> int:
+    """Tensors in a batch that a worker hands over; 0 where that was not counted."""
+    count = made_of(case.folder).get("tensors")
+    return count if isinstance(count, int) and count > 0 else 0
 
 
 def workers_of(case: Analysis) -> int | None:

@@ -74,7 +74,7 @@ def find_separate_passes(case: Analysis) -> SeparatePasses | None:
     pairs = [pair for one in of_some for pair in one]
     count, first, last = counts.pop(), np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
     ops = case.trace.ops
-    stretches = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    stretches = Stretches.of(ops, first, last)
     backward = backward_of(case, stretches)
     if not (backward.thread >= 0).all() or not _of_one_model(case, rows, stretches, len(of_some)):
         return None

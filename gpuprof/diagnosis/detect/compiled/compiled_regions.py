@@ -84,10 +84,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     gaps = Stretches(
         ops.thread[first[pairs]].astype(np.int64), ops.end_ns[first[pairs]], ops.start_ns[second[pairs]]
     )  # fmt: skip
-    before, after = (
-        Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
-        for rows in (first[pairs], second[pairs])
-    )
+    before, after = (Stretches.of(ops, rows) for rows in (first[pairs], second[pairs]))
     of_gap, of_first = nodes_in(graph, gaps), nodes_in(graph, before)
     of_gap_backward = nodes_in(graph, backward_of(case, gaps))
     of_call = nodes_in(graph, after)

@@ -78,7 +78,7 @@ def uncompiled(case: Analysis) -> Uncompiled | None:
     own = np.bincount(graph.scope[host & matmul[graph.scope]], weights=graph.duration_ns[host & matmul[graph.scope]])
     if not own.any():
         return None
-    calls = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    calls = Stretches.of(ops, rows)
     called = host & ((nodes_in(graph, calls) >= 0) | (nodes_in(graph, backward_of(case, calls)) >= 0))
     dynamo = case.nodes_within(case.ops_named(lambda name: name == LOOKUP or bool(REGION.search(name))))
     eager = case.nodes_within(case.ops_named(lambda name: name.startswith("aten::")))
@@ -95,7 +95,7 @@ def _ops_of_calls(case: Analysis, compiler: Compiler, rows: I64, function: I64, 
     """Per call of a compiled graph its number of ops; 0: unknown. Where only those of a function's largest graph are
     known, a version that launches fewer kernels has fewer in proportion."""
     ops, graph = case.trace.ops, case.graph
-    calls = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    calls = Stretches.of(ops, rows)
     of_call = nodes_in(graph, calls)
     kernels = np.bincount(of_call[graph.on_gpu & (of_call >= 0)], minlength=len(rows)).astype(np.float64)
     found, exact = ops_of_calls(compiler, function, version)

@@ -51,10 +51,7 @@ class Sequences:
 
     def only(self, rows: Mask) -> Sequences:
         """The selected sequences."""
-        stretches = Stretches(
-            self.stretches.thread[rows], self.stretches.start_ns[rows], self.stretches.end_ns[rows]
-        )  # fmt: skip
-        return Sequences(stretches, self.kind[rows], self.bytes[rows])
+        return Sequences(self.stretches.some(rows), self.kind[rows], self.bytes[rows])
 
 
 def find_sequences(case: Analysis) -> Sequences | None:
@@ -87,7 +84,7 @@ def found_by(case: Analysis, *finders: Callable[[NamedOps, I64], Iterator[Found]
     _pair(first, last, kind, size, family)
     ops = case.trace.ops
     return Sequences(
-        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
+        Stretches.of(ops, rows[first], rows[last]),
         kind.astype(np.int64),
         size,
     )

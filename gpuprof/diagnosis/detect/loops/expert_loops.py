@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, MATMULS
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS, ONCE_A_LAYER
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -23,21 +23,6 @@ RETURNS = frozenset(
 """Ops that write an expert's rows back to their tokens: the last op of an expert's block."""
 CHOICES = frozenset({"aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::gather"})
 """Ops that find or gather an expert's rows."""
-OF_LAYERS = frozenset(
-    {
-        "aten::topk",
-        "aten::sort",
-        "aten::embedding",
-        "aten::_grouped_mm",
-        "aten::rsqrt",
-        "aten::rms_norm",
-        ATTENTION,
-        "aten::softmax",
-        "aten::layer_norm",
-    }
-)
-"""Ops that a layer runs once and an expert does not: a repeating sequence that contains them is the layers
-themselves."""
 ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
 """Ops before the first expert that prepare the loop, and disappear with it."""
 BLOCK_OPS: Assumed[Ops] = 250
@@ -74,7 +59,7 @@ def find_loops(case: Analysis) -> ExpertLoops | None:
     rows, family = siblings(case)
     at = np.flatnonzero(case.ops_named(RETURNS.__contains__)[rows])
     runs = _runs(at, family[at])
-    kinds = [case.ops_named(names.__contains__)[rows] for names in (MATMULS, CHOICES, OF_LAYERS, ROUTING)]
+    kinds = [case.ops_named(names.__contains__)[rows] for names in (MATMULS, CHOICES, ONCE_A_LAYER, ROUTING)]
     found = [span for run, usual in runs if (span := _span(run, usual, family, *kinds))]
     if not found:
         return None
@@ -84,7 +69,7 @@ def find_loops(case: Analysis) -> ExpertLoops | None:
         return None
     sizes = [_rows_of(case, each) for each in returns]
     return ExpertLoops(
-        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
+        Stretches.of(ops, rows[first], rows[last]),
         blocks,
         np.array([size for size, _ in sizes]),
         np.array([width for _, width in sizes], np.int64),

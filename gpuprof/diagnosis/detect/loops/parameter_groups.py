@@ -43,13 +43,13 @@ def find_parameter_groups(case: Analysis, ranges: Mask) -> ParameterGroups | Non
     optimizers' steps."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     rows = np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.end_ns <= high))
-    steps = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    steps = Stretches.of(ops, rows)
     counts = _counts(case, steps)
     many = (counts >= FEWEST_GROUPS) & ~_multiply(case, steps)
     if not many.any():
         return None
     count = int(np.median(counts[many]))
-    some = Stretches(steps.thread[many], steps.start_ns[many], steps.end_ns[many])
+    some = steps.some(many)
     optimizer = (case.run.optimizer or {}) if case.run else {}
     groups, distinct = optimizer.get("groups"), optimizer.get("distinct_groups")
     # Tensors of several types or devices in a group are several calls.

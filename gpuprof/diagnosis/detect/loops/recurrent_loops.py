@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, CELLS, CONVOLUTIONS, MATMULS, NORMS, RECURRENT_LAYERS
+from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMULS, NOT_OF_CELLS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
 from gpuprof.diagnosis.detect.loops.small_op_loops import VIEWS, SmallLoops
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
@@ -41,8 +41,6 @@ FEWEST_OPS: Assumed[Ops] = 64
 """Fewest ops of a recurrence, over all iterations."""
 MULTIPLIES = MATMULS | RECURRENT_LAYERS | frozenset({"aten::einsum", *CELLS})
 """An iteration has at least one of these ops: without any it is a loop over small ops (`small_op_loops`)."""
-LAYERS = NORMS | {"aten::rsqrt", "aten::conv2d", ATTENTION}
-"""Ops that layers have and cells do not: a stack of layers whose modules have no ranges of their own also repeats."""
 GROWS = "aten::cat"
 """Op whose sizes may differ from round to round: it appends the result of a round to the earlier ones."""
 MODULE = "nn.Module: "
@@ -128,7 +126,7 @@ def _found(case: Analysis, kind: Kind) -> SmallLoops | None:
     first, period, rounds = repeated(token, np.cumsum(changes), free, MOST_PERIOD, *fewest)
     works = MULTIPLIES | LOOKUPS if branches else MULTIPLIES
     multiplies = np.append(0, np.cumsum(case.ops_named(works.__contains__)[rows]))
-    of_layers = np.append(0, np.cumsum(case.ops_named(LAYERS.__contains__)[rows]))
+    of_layers = np.append(0, np.cumsum(case.ops_named(NOT_OF_CELLS.__contains__)[rows]))
     keep = multiplies[first + period] > multiplies[first]
     if kind != "fed":
         keep &= of_layers[first + period] == of_layers[first]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.layer_ops import ATTENTION, CONVOLUTIONS, MATMULS, NORMS, RECURRENT_LAYERS
+from gpuprof.diagnosis.detect.loops.layer_ops import LARGE_OPS
 from gpuprof.diagnosis.detect.loops.small_op_loops import FILES, SmallLoops, find_small_loops, own_ops
 from gpuprof.diagnosis.detect.passes import backward_of
 from gpuprof.replay.stretches import Stretches
@@ -29,14 +29,6 @@ MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
 MOST_PERIODS: Assumed[Rounds] = 8
 """Periods that are tried: the commonest distances between two ops of the same name that come as often as blocks do."""
-_WEIGHTS = (
-    MATMULS
-    | CONVOLUTIONS
-    | NORMS
-    | RECURRENT_LAYERS
-    | {"aten::convolution", "aten::_scaled_mm", "aten::_grouped_mm", "aten::embedding", ATTENTION}
-)
-"""Ops of a model's layers: what repeats with them is a stack of layers, each of which needs the one before."""
 
 
 def find_repeated_blocks(case: Analysis) -> SmallLoops | None:
@@ -50,7 +42,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     rows, _ = own_ops(case)
     ops = case.trace.ops
     names = ops.name[rows].astype(np.int64)
-    layers = case.ops_named(lambda name: name in _WEIGHTS or name in FILES or not name.startswith("aten::"))[rows]
+    layers = case.ops_named(lambda name: name in LARGE_OPS or name in FILES or not name.startswith("aten::"))[rows]
     layers |= case.timeline.host.op[rows] != FORWARD
     layers |= np.diff(ops.thread[rows], prepend=-1) != 0
     found = sorted(blocks_in(names, layers))
@@ -59,11 +51,13 @@ def _find(case: Analysis) -> SmallLoops | None:
     first, period, rounds = np.array(found, np.int64).T
 
     def between(first: I64, end: I64) -> Stretches:
-        return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[end - 1]])
+        return Stretches.of(ops, rows[first], rows[end - 1])
 
     whole = between(first, first + period * rounds)
     backward = backward_of(case, whole)
-    mine = (backward.end_ns > backward.start_ns) & ~_are_rounds(case, whole)
+    # An op without a node of autograd has the number of the next op that makes one: a block of those has one number.
+    numbers = [len(np.unique(ops.sequence[rows[a : a + n * k]])) for a, n, k in found]
+    mine = (backward.end_ns > backward.start_ns) & (np.array(numbers) >= rounds) & ~_are_rounds(case, whole)
     if not mine.any():
         return None
     first, period, rounds = first[mine], period[mine], rounds[mine]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.loops.expert_loops import OF_LAYERS
-from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
+from gpuprof.diagnosis.detect.loops.layer_ops import LARGE_OPS, ONCE_A_LAYER
 from gpuprof.diagnosis.detect.loops.nested_loops import FEWEST_OPS, FEWEST_ROUNDS, loops_in, with_ends
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -19,9 +18,8 @@ from gpuprof.tracefile.trace import ANNOTATION, F64, I64, OP, Mask
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-LAYERS = OF_LAYERS | MATMULS | {"aten::convolution", "aten::conv2d", "aten::_scaled_mm", "aten::native_layer_norm"}
-"""Ops of a model's layers: a repetition that contains one is a stack of layers, each of which needs the result of the
-previous one."""
+NOT_SMALL = LARGE_OPS | ONCE_A_LAYER
+"""A repetition that contains one of these ops is a stack of layers."""
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
 VIEWS = frozenset(
@@ -72,12 +70,8 @@ def find_small_loops(case: Analysis) -> SmallLoops | None:
 
 def some_of(loops: SmallLoops, which: Mask) -> SmallLoops:
     """The loops of a mask."""
-    stretches, last, backward = (_some(each, which) for each in (loops.stretches, loops.last, loops.backward))
+    stretches, last, backward = (each.some(which) for each in (loops.stretches, loops.last, loops.backward))
     return SmallLoops(stretches, loops.rounds[which], last, loops.one_round[which], loops.again, backward)
-
-
-def _some(each: Stretches, which: Mask) -> Stretches:
-    return Stretches(each.thread[which], each.start_ns[which], each.end_ns[which])
 
 
 def ops_of(case: Analysis, loops: SmallLoops, which: int) -> list[str]:
@@ -101,14 +95,14 @@ def _find(case: Analysis) -> SmallLoops | None:
     if len(rows) < FEWEST_OPS:
         return None
     names = ops.name[rows].astype(np.int64)
-    bad = case.ops_named(lambda name: name in LAYERS or name in FILES or not name.startswith("aten::"))[rows]
+    bad = case.ops_named(lambda name: name in NOT_SMALL or name in FILES or not name.startswith("aten::"))[rows]
     found = loops_in(names, family, bad)
     if found is None:
         return None
     first, last = with_ends(found, family, _splits(case, rows), case.ops_named(lambda name: name in JOINS)[rows])
 
     def between(first: I64, last: I64) -> Stretches:
-        return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
+        return Stretches.of(ops, rows[first], rows[last])
 
     views = case.ops_named(lambda name: name in VIEWS)[rows]
     works = _launch(case, between(first, last))

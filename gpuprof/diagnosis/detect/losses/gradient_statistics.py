@@ -49,7 +49,7 @@ def find_gradient_statistics(case: Analysis) -> LoggedValues | None:
         return None
     columns = case.trace.ops
     first, last = (ops.rows[[one[at] for one in found]] for at in (0, 1))
-    stretches = Stretches(columns.thread[first].astype(np.int64), columns.start_ns[first], columns.end_ns[last])
+    stretches = Stretches.of(columns, first, last)
     inside = nodes_in(case.graph, stretches) >= 0
     members = np.concatenate([np.arange(a, b + 1) for a, b in found])
     reducing = np.array([at for at in members.tolist() if _reduces(ops, at)], np.int64)

@@ -81,7 +81,7 @@ def find_logged(case: Analysis) -> LoggedValues | None:
         return None
     first, last = (ops.rows[[run[at] for run in found]] for at in (0, 1))
     columns = case.trace.ops
-    stretches = Stretches(columns.thread[first].astype(np.int64), columns.start_ns[first], columns.end_ns[last])
+    stretches = Stretches.of(columns, first, last)
     inside = nodes_in(case.graph, stretches) >= 0
     members = np.concatenate([np.arange(a, b + 1) for a, b in found])
     return LoggedValues(

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from gpuprof.costs.arguments import argument_shapes
 from gpuprof.diagnosis.detect.pair.cells import Cells, added, cells, device_step, excess
 from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable, count, op_table
 from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, kernel_table
 from gpuprof.diagnosis.detect.pair.side import Known, Side
-from gpuprof.diagnosis.detect.pair.weights import weight_shapes
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Steps
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.run_model import Energy
 from gpuprof.errors import GpuprofError
+from gpuprof.timeline.phases import BACKWARD
+from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.unit import STEP, Unit
+from gpuprof.tracefile.trace import NO_TEXT
+
+MULTIPLIES = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::convolution"})
+"""Ops whose second tensor is a weight, in the forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ def facts(diagnosis: Diagnosis, name: str, known: Known, unit: Unit = STEP) -> F
         stepless=steps.source == "none",
         warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
         clock_mhz=_clock(diagnosis),
-        weights=weight_shapes(timeline),
+        weights=_multiplied_weights(timeline),
         unit=unit,
         energy=diagnosis.run.energy if diagnosis.run else None,
     )
@@ -143,3 +151,18 @@ def _clock(diagnosis: Diagnosis) -> float | None:
     telemetry = diagnosis.run.telemetry if diagnosis.run else None
     clocks = [gpu.sm_mhz for gpu in telemetry.gpus if gpu.sm_mhz] if telemetry else []
     return min(clocks, default=None)
+
+
+def _multiplied_weights(timeline: Timeline) -> frozenset[tuple[int, ...]]:
+    """Shapes of the weights that the program multiplies by, as far as recorded shapes show them; each sorted, so that
+    transposed weights count as equal."""
+    trace, ops = timeline.trace, timeline.trace.ops
+    low, high = timeline.window
+    rows = trace.rows_named(ops.name, MULTIPLIES.__contains__) & (timeline.host.op != BACKWARD)
+    rows &= (ops.start_ns >= low) & (ops.start_ns < high) & (ops.dims != NO_TEXT)
+    found = set()
+    for text in np.unique(ops.dims[rows]).tolist():
+        tensors = [shape for shape in argument_shapes(trace.text(text)) if shape is not None and len(shape) >= 2]
+        if len(tensors) >= 2:
+            found.add(tuple(sorted(tensors[1])))
+    return frozenset(found)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis.sentences import count
 from gpuprof.units import Assumed, Ratio, Share
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Quantity:
     b: float
 
     def __str__(self) -> str:
-        return f"{number(self.a)} → {number(self.b)}"
+        return f"{count(self.a)} → {count(self.b)}"
 
     @property
     def ms(self) -> str:
@@ -64,11 +65,6 @@ class Quantity:
 def times(ratio: float) -> str:
     """A ratio: `1.4`, `0.25`, `128`, at least two digits below 10."""
     return f"{ratio:,.0f}" if ratio >= 9.95 else f"{ratio:.2g}"
-
-
-def number(value: float) -> str:
-    """A count, or a mean of counts, as text."""
-    return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:,.1f}"
 
 
 def quantity(a: Facts, b: Facts, amount: Callable[[Facts], float]) -> Quantity:

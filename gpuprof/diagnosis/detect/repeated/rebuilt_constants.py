@@ -80,7 +80,7 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
     key, most = max(repeated, key=lambda one: len(one[1]))
     named = tuple(dict.fromkeys(name for name in key[1:] if isinstance(name, str)))
     first, last = again[:, 0], again[:, 1]
-    stretches = Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    stretches = Stretches.of(ops, first, last)
     return RebuiltConstants(stretches, len(most), named)
 
 

@@ -125,4 +125,4 @@ def _is_constant(case: Analysis, rows: I64, chain: tuple[int, int], flowing: fro
 def _stretches(case: Analysis, rows: I64, chains: list[tuple[int, int]]) -> Stretches:
     ops = case.trace.ops
     first, last = (rows[np.array(column, np.int64)] for column in zip(*((a, b - 1) for a, b in chains), strict=True))
-    return Stretches(ops.thread[first].astype(np.int64), ops.start_ns[first], ops.end_ns[last])
+    return Stretches.of(ops, first, last)

@@ -47,7 +47,7 @@ def find_repeated_matmuls(case: Analysis) -> RepeatedMatmuls | None:
     rows = case.outermost(found)
     if not len(rows):
         return None
-    forward = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    forward = Stretches.of(ops, rows)
     graph = case.graph
     inside = (nodes_in(graph, forward) >= 0) | (nodes_in(graph, backward_of(case, forward)) >= 0)
     nodes = inside & ~graph.waits

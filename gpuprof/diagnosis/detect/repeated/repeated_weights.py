@@ -107,7 +107,7 @@ def _find(case: Analysis) -> Again | None:
     b = next(b for a, b in _pairs(first, at, again) if tuple(ops.name[rows[a:b]].tolist()) == names)
     place = _LAYERS[case.trace.strings[int(ops.name[rows[b]])]][1]
     return Again(
-        _some(stretches, again), _some(backward, again), len(trained) / case.steps, parameters / case.steps,
+        stretches.some(again), backward.some(again), len(trained) / case.steps, parameters / case.steps,
         tuple(case.trace.strings[name] for name in names), shapes_in(case, int(ops.dims[rows[b]]))[place] or (),
         (stretches, backward),
     )  # fmt: skip
@@ -115,10 +115,6 @@ def _find(case: Analysis) -> Again | None:
 
 def _pairs(first: I64, at: I64, which: I64) -> list[tuple[int, int]]:
     return list(zip(first[which].tolist(), at[which].tolist(), strict=True))
-
-
-def _some(each: Stretches, which: I64) -> Stretches:
-    return Stretches(each.thread[which], each.start_ns[which], each.end_ns[which])
 
 
 def _computations(case: Analysis, rows: I64) -> tuple[I64, I64]:

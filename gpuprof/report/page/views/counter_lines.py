@@ -35,12 +35,12 @@ def memory_lines(trace: Trace, part: DrawnRows, most: int = MOST_POINTS) -> list
     for device in np.unique(memory.device[rows]).tolist():
         mine = rows[memory.device[rows] == device]
         mine = mine[np.argsort(memory.time_ns[mine], kind="stable")]
-        kept = mine[extremes(memory.allocated_bytes[mine], most)]
+        kept = mine[lowest_and_highest(memory.allocated_bytes[mine], most)]
         lines.append(CounterLine(int(device), "memory", memory.time_ns[kept], memory.allocated_bytes[kept].clip(0)))
     return lines
 
 
-def extremes(values: I64, most: int) -> I64:
+def lowest_and_highest(values: I64, most: int) -> I64:
     """Indices of at most about `most` values that keep the shape: the lowest and the highest of every bin."""
     if len(values) <= most:
         return np.arange(len(values))
