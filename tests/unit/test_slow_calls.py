@@ -105,7 +105,8 @@ def test_a_long_op_that_launches_nothing_computes(tmp_path):
 
 
 def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
-    """Ops that launch, ops in which others launch, quick ones, and long ones on a tensor of few numbers."""
+    """Ops that launch, ops in which others launch, quick ones, long ones on a tensor of few numbers, and lists of
+    views, however long they take."""
     made = Program()
 
     def body():
@@ -113,12 +114,21 @@ def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
             made.op(ATTENTION, "kernel", host=90 * US)
             made.op("aten::view", dims=[[1000, 1000]], host=5 * US)
             made.op("aten::sum", dims=[[10, 10]], host=70 * US)
+            made.op("aten::unflatten_dense_tensors", dims=[[1000, 1000]], host=200 * US)
 
     for _ in range(3):
         made.step(body)
     case = made.case(tmp_path)
     assert find_gaps(case.timeline).by_cause[:, CAUSES.index("cpu_compute")].sum() == 0
     assert computes(case.timeline) is None
+
+
+def test_a_conversion_in_host_memory_computes(tmp_path):
+    """`.to(float)` of a tensor that stays in host memory, with no op for the copy inside of it."""
+    made = Program()
+    for _ in range(3):
+        made.step(lambda: [made.op("aten::to", dims=[[1000, 1000]], host=5 * MS), made.small_mm()])
+    assert computes(made.case(tmp_path).timeline) is not None
 
 
 def test_without_planning_ops_take_their_usual_time(tmp_path):

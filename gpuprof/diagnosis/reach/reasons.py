@@ -135,7 +135,7 @@ def _older(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     names = case.trace.gpu.name[rows]
     if 2 * ns[np.isin(names, list(older))].sum() <= ns.sum():
         return None
-    return f"the kernel was built for sm_{max(older.values())}0 and runs on an sm_{own}0 GPU"
+    return f"the kernel was built for sm_{max(older.values())}x and runs on an sm_{own}x GPU"
 
 
 def _generation(name: str) -> int | None:
