@@ -39,8 +39,8 @@ FILLS_BYTES: Assumed[Bytes] = 32 << 20
 """Kernels that move this many bytes keep all SMs busy for many waves of blocks."""
 FAR_FROM_BANDWIDTH: Assumed[Share] = 0.5
 """Share of the memory's rate below which such a kernel is not limited by it: simple ones reach 0.8 and more."""
-LONGEST_SEEN: Assumed[Launches] = 16
-"""Events whose arguments are read."""
+READ_KERNELS: Assumed[Launches] = 16
+"""Of the longest kernels this many have their arguments read."""
 MOST_REASONS: Convention[Entries] = 2
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
@@ -84,7 +84,7 @@ def reason(case: Analysis, rows: I64) -> str | None:
     if not ns.sum():
         return None
     kind = int(np.bincount(kinds_of(case.timeline)[rows], weights=ns).argmax())
-    slow = _SlowKernels(case, rows, ns, rows[np.argsort(-ns, kind="stable")[:LONGEST_SEEN]], kind)
+    slow = _SlowKernels(case, rows, ns, rows[np.argsort(-ns, kind="stable")[:READ_KERNELS]], kind)
     found = (
         look(slow)
         for look in (
