@@ -304,3 +304,23 @@ FUSED_LAUNCHES_ODDS = Number(
     "Probability that fused norms, gates and rotary embeddings gain what the replay says in a step that waits for the "
     "CPU: what their calls cost there was measured in steps that the GPU limits.",
 )  # fmt: skip
+SEGMENT_MEMORY = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Share of the memory bandwidth at which sums over segments read rows and write sums: neighbouring threads read "
+    "neighbouring elements, and segments of different lengths leave some of them waiting.",
+)  # fmt: skip
+SEGMENT_ODDS = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that rows can be sorted by their index outside of the step: edges and sets come with the data, "
+    "routers and clusters do not.",
+)  # fmt: skip
+SPARSE_LEFT = Number(
+    0.3, 0.05, 0.8, "", "assumed",
+    "Time of a multiplication by a sparse matrix, relative to the same as a dense one in float32, if most entries are "
+    "zero: it reads rows of features at random places, with some tens of entries in a row.",
+)  # fmt: skip
+SPARSE_ODDS = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that a large square matrix that is not trained, and that no op of the step makes, is mostly zeros: "
+    "graphs are, kernels between all points are not.",
+)  # fmt: skip

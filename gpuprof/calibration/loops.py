@@ -31,6 +31,11 @@ AT_ONCE_PADDED = Number(
     0.65, 0.4, 0.85, "", "assumed",
     "The same where the inputs have different shapes, and must be padded to one.",
 )  # fmt: skip
+COMPARED = Number(
+    0.85, 0.6, 0.95, "", "assumed",
+    "Probability that a function without trained weights, which is called on both sides of a comparison, takes both in "
+    "one batch: that it treats samples one by one, and that its tables are the same in both calls.",
+)  # fmt: skip
 CALLS_LEFT = Number(
     0.25, 0.1, 1.0, "", "assumed",
     "Share of the calls for one row each that is left where results are read between them and a recording does not "

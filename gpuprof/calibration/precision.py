@@ -48,3 +48,8 @@ FP64_LEFT = Number(
     "Time of elementwise kernels and reductions in fp32, relative to the same in fp64: half the bytes, casts between "
     "fp64 and 16 bits 0.6 of them.",
 )  # fmt: skip
+PRECONDITIONER = Number(
+    0.7, 0.5, 0.9, "", "assumed",
+    "Probability that what an optimizer multiplies outside of an iteration needs no more than bf16: products of a "
+    "gradient with a preconditioner or a basis do not, what builds the preconditioner may.",
+)  # fmt: skip

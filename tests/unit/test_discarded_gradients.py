@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.case import case_of
+from helpers.case import case_of, run_of
 from helpers.cpu_recording import recorded
 from helpers.quick import few
 
@@ -78,5 +80,24 @@ def test_what_comes_after_the_last_used_gradient(tmp_path: Path, make, gradients
     assert len(found) == bool(gradients)
     if found:
         assert f"continue to {gradients} gradients" in found[0].evidence[0].text
+        gone = case.graph.on_gpu & (found[0].change(case.graph).duration_ns == 0)
+        assert gone.sum() >= LAYERS * case.steps, "at least a matmul for each layer"
+
+
+@pytest.mark.parametrize(("tensors", "idle", "gradients"), [(2, 0, 1), (3, 0, 0), (1, 0, 0), (2, 8, 0), (2, None, 0)])
+def test_without_shapes_the_number_of_trained_weights_decides(
+    tmp_path: Path, tensors: int, idle: int | None, gradients: int
+):
+    """A pass makes 3 gradients: of the head's weight and bias, and of the input far below them."""
+    path = recorded(tmp_path / "trace.json", frozen_below(True))
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    for event in whole["traceEvents"]:
+        event.get("args", {}).pop("Input Dims", None)
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    optimizer = {"tensors": tensors} | ({} if idle is None else {"idle_gradients": idle})
+    case = case_of(path, as_recorded=True, run=replace(run_of(), optimizer=optimizer))
+    found = list(discarded_gradients.find(case))
+    assert len(found) == bool(gradients)
+    if found:
         gone = case.graph.on_gpu & (found[0].change(case.graph).duration_ns == 0)
         assert gone.sum() >= LAYERS * case.steps, "at least a matmul for each layer"

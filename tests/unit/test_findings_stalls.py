@@ -15,7 +15,15 @@ from gpuprof.calibration import allocator as allocator_calibrated
 from gpuprof.calibration import shapes as shapes_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compiled import compiling
-from gpuprof.diagnosis.findings import allocator, pageable_copies, planning, rare_steps, recompiles
+from gpuprof.diagnosis.findings import (
+    allocator,
+    garbage_collection,
+    pageable_copies,
+    planning,
+    rare_steps,
+    recompiles,
+    syncs,
+)
 from gpuprof.diagnosis.fixes.predicted_step import predict
 from gpuprof.diagnosis.mean_step.budget_model import Budget, Excess
 from gpuprof.diagnosis.verdict.verdict import host_cause
@@ -229,6 +237,73 @@ def test_no_pinning_of_what_is_pinned_or_small(tmp_path, size, memory):
     assert not list(pageable_copies.find(_copies(tmp_path, size, memory)))
 
 
+def _ahead(tmp_path, memory: str, *, reads: bool = False, blocks: bool = True, inside: bool = False) -> Analysis:
+    """The GPU works for 6 ms on what the CPU launches in 5 ms: the CPU could be ahead, but waits for a small batch.
+    Until the first kernel of a step it then works for 0.5 ms, in which the GPU has nothing to do."""
+
+    def batch(program: Program):
+        start = program.now
+        call = (start + 2 * US, start + 6 * US)
+        program.launch(f"Memcpy HtoD ({memory} -> Device)", call, 1 * US, cat="gpu_memcpy", bytes=8_192)
+        end = max(call[1], program.idle_at) + 5 * US if blocks else call[1]
+        if blocks:
+            program.trace.call("cudaStreamSynchronize", call[1] + US, end)
+        program.trace.op("aten::copy_", start, end + US)
+        program.now = end + 2 * US
+
+    def layers(program: Program):
+        program.python(500 * US)
+        for _ in range(50):
+            program.small_mm(gpu=60 * US)
+            program.python(20 * US)
+
+    program = Program()
+
+    def body():
+        if not inside:
+            batch(program)
+        layers(program)
+        if inside:
+            batch(program)
+            layers(program)
+        program.backward(lambda: program.small_mm(gpu=60 * US), 50)
+        if reads:
+            program.item()
+
+    for _ in range(4):
+        program.step(body)
+    return program.case(tmp_path)
+
+
+@pytest.mark.parametrize("memory", ["Pageable", "Pinned"])
+def test_a_small_batch_keeps_the_cpu_from_running_ahead(tmp_path, memory: str):
+    """From pinned memory too: a copy without non_blocking=True ends with a wait for the stream."""
+    case = _ahead(tmp_path, memory)
+    proposal = only(pageable_copies, case, "awaited")
+    assert "non_blocking=True" in str(proposal.fix) and proposal.odds == 1
+    # The GPU waits for the first launches of each step, and no longer does: its 100 kernels are left.
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(100 * 61 * US, rel=0.01)
+    assert case.step_ns == pytest.approx(100 * 61 * US + 500 * US, rel=0.02)
+    assert not list(pageable_copies.find(_ahead(tmp_path / "asynchronous", memory, blocks=False)))
+
+
+def test_a_copy_within_a_pass_may_be_of_what_the_pass_makes(tmp_path):
+    proposal = only(pageable_copies, _ahead(tmp_path, "Pageable", inside=True), "awaited")
+    assert 0.5 < proposal.odds < 1 and proposal.needs
+
+
+def test_what_is_read_and_the_next_batch_stop_the_cpu_together(tmp_path):
+    """Each of both waits hides behind the other: one is worth nothing alone."""
+    case = _ahead(tmp_path, "Pinned", reads=True)
+    assert not list(pageable_copies.find(case))
+    (together,) = syncs.find(case)
+    assert together.key == "all" and "non_blocking=True" in str(together.fix) and ".item()" in str(together.fix)
+    assert case.step_ns / case.step_of(together.change(case.graph)) > 1.01
+    assert not list(syncs.find(_ahead(tmp_path / "alone", "Pinned")))
+    within = _ahead(tmp_path / "within", "Pinned", reads=True, inside=True)
+    assert not [one for one in syncs.find(within) if "non_blocking" in str(one.fix)], "it may be of what the pass makes"
+
+
 @pytest.mark.parametrize(("copies", "size"), [(12, 512), (2, 512), (12, 4_000_000)], ids=["small", "few", "large"])
 def test_small_tensors_that_each_layer_copies(tmp_path, copies: int, size: int):
     """Each copy stops the CPU; a batch has only a few tensors, and large ones have another fix."""
@@ -283,6 +358,21 @@ def test_saving_that_a_run_timed(tmp_path):
     assert "saving adds 225 ms to the mean step (5 of 20 timed steps)" in proposal.evidence[0].text
     assert predict(case, proposal).expected == pytest.approx(122.5 * MS)
     assert not list(rare_steps.find(with_facts(case, budget=replace(found, excess=excess[1:]))))
+
+
+def test_collections_that_python_makes_by_itself(tmp_path):
+    """700 ms in one of twenty steps add 35 ms to the mean one; an objects' freeze leaves 15 % of that."""
+    excess = (Excess("garbage_collection", 35 * MS, 1),)
+    found = Budget(135 * MS, 130 * MS, 140 * MS, 100 * MS, excess, (), 0, 20, "free")
+    case = with_facts(_saves(tmp_path, 3, set()), run=run_of(), budget=found)
+    lumps = {"garbage_collection": 35 * MS}
+    case = with_facts(case, mean=MeanStep(case.graph, usual_ns=100 * MS, mean_ns=135 * MS, lumps_ns=lumps))
+    proposal = only(garbage_collection, case, "some_steps")
+    assert "1 of 20 timed steps, which adds 35 ms" in proposal.evidence[0].text
+    assert "gc.freeze()" in str(proposal.fix)
+    assert predict(case, proposal).expected == pytest.approx((100 + 0.15 * 35) * MS)
+    little = replace(found, excess=(replace(excess[0], mean_ns=2 * MS),))
+    assert not list(garbage_collection.find(with_facts(case, budget=little)))
 
 
 def test_evaluation_in_larger_batches_has_the_room_that_training_shows(tmp_path):

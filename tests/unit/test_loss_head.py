@@ -150,3 +150,65 @@ def test_liger_is_advised_without_its_loss_where_that_is_slower():
     assert not fused_elementwise._fused_head_is_slower(quicker)
     assert "fused_linear_cross_entropy=False" in str(fused_elementwise._liger(True, {"loss"}, fused_elementwise.APART))
     assert "fused_linear_cross_entropy" not in str(fused_elementwise._liger(True, {"loss"}, {}))
+
+
+def _last_tokens(folder: Path, ops: list[tuple], *, words: int = WORDS) -> Analysis:
+    """20 ms of a model, then 2 ms of an output layer for all of 8 × 512 tokens and what is done with its rows; 4 ms of
+    matmuls backward."""
+    made = Program()
+
+    def body():
+        for _ in range(10):
+            made.mm(TOKENS, HIDDEN, 4 * HIDDEN, gpu=2 * MS)
+        made.linear(TOKENS, HIDDEN, words, gpu=2 * MS)
+        for name, *shapes in ops:
+            made.plain(name, *shapes, gpu=MS // 50)
+
+        def layer():
+            made.mm(TOKENS, words, HIDDEN, gpu=2 * MS)
+            made.mm(words, TOKENS, HIDDEN, gpu=2 * MS)
+
+        made.backward(layer, 1)
+
+    for _ in range(3):
+        made.step(body)
+    return made.case(folder)
+
+
+ALL, LAST = [8, 512, WORDS], [8, WORDS]
+SHIFTED, ANSWERS = [8, 511, WORDS], [8, 128, WORDS]
+
+
+@pytest.mark.parametrize(
+    ("ops", "share"),
+    [
+        ([("select", ALL, [], []), ("log_softmax", LAST, []), ("gather", LAST, [], [8, 1])], 8 / 4096),
+        ([("select", ALL, [], []), ("to", LAST), ("index", LAST, [])], 8 / 4096),
+        ([("to", ALL), ("slice", ALL, [], [], [], []), ("log_softmax", ANSWERS, [])], 0.25),
+        ([("split", ALL, [], []), *[("log_softmax", [2, 128, WORDS], [])] * 4], 0.25),
+    ],
+    ids=["the last token", "two words of the last token", "answers", "answers in parts"],
+)
+def test_rows_that_nothing_uses_are_not_computed(tmp_path, ops, share: float):
+    case = _last_tokens(tmp_path, ops)
+    proposal = only(needless_logits, case, "rows")
+    assert f"{100 * share:.2g} % of the rows" in proposal.evidence[0].text
+    saved = case.step_ns - case.step_of(proposal.change(case.graph))
+    assert saved == pytest.approx(6 * MS * (1 - share), rel=0.1)
+    ledger = present(above_reach(case, None, ("needless_logits",)))
+    (item,) = [one for one in ledger.items if one.finding == "needless_logits"]
+    assert "not used" in item.what and identity_holds(ledger)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [("slice", ALL, [], [], [], []), ("log_softmax", SHIFTED, [])],
+        [("select", ALL, [], []), ("log_softmax", LAST, []), ("sum", ALL, [])],
+        [("unbind", ALL), *[("log_softmax", [512, WORDS], [])] * 8],
+        [("split", ALL, [], [], []), ("mul", [8, 512, 1024], [8, 512, 1024])],
+    ],
+    ids=["shifted labels", "a sum of all", "row by row", "columns"],
+)
+def test_rows_that_something_uses_stay(tmp_path, ops):
+    assert not [one for one in needless_logits.find(_last_tokens(tmp_path, ops)) if one.key == "rows"]

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from helpers.case import only
+from helpers.present import present
 from helpers.program import MS, OP, US, Program
 
 from gpuprof.calibration import slow
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import slow_python
+from gpuprof.diagnosis.reach.ledger import above_reach
 
 LAYERS = 50
 
@@ -49,3 +51,46 @@ def test_many_stretches_that_are_short_for_the_step(tmp_path: Path, times: int, 
 @pytest.mark.parametrize(("ns", "times", "steps"), [(200 * US, 20, 3), (4 * MS, 1, 1)])
 def test_neither_short_pieces_nor_rare_ones(tmp_path: Path, ns: int, times: int, steps: int):
     assert not list(slow_python.find(with_python(tmp_path, ns, times, steps)))
+
+
+def test_very_many_short_ones_add_up(tmp_path: Path):
+    """45 hooks of modules, 0.2 ms each: 9 ms of a step of 10."""
+    case = with_python(tmp_path, 200 * US, 45)
+    saved = case.step_ns - case.step_of(only(slow_python, case).change(case.graph))
+    assert saved == pytest.approx(45 * 200 * US * (1 - slow.FUNCTION_LEFT.value), rel=0.05)
+    assert not list(slow_python.find(with_python(tmp_path / "usual", 60 * US, 45)))
+
+
+def _with_hooks(folder: Path, ns: int, times: int) -> Analysis:
+    """A step of 50 ops, and 50 nodes of its backward pass, some with a hook in Python."""
+    program, left = Program(), iter(range(1_000))
+
+    def layer() -> None:
+        program.small_mm()
+        if next(left) % LAYERS < times:
+            program.python(ns)
+
+    def body() -> None:
+        for _ in range(LAYERS):
+            program.small_mm()
+        program.backward(layer, LAYERS)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path):
+    """Each of 40 gradients is followed by 0.3 ms of Python; no piece is long, and none is on the training thread."""
+    case = _with_hooks(tmp_path, 300 * US, 40)
+    proposal = only(slow_python, case, slow_python.HOOKS)
+    assert "40 times a step autograd's engine runs Python" in proposal.evidence[0].text and proposal.needs
+    saved = case.step_ns - case.step_of(proposal.change(case.graph))
+    assert saved == pytest.approx(40 * 300 * US * (1 - slow.FUNCTION_LEFT.value), rel=0.05)
+    (item,) = [one for one in present(above_reach(case, None, ("slow_python",))).items if one.finding]
+    assert item.what == "Python around the nodes of the backward pass"
+
+
+@pytest.mark.parametrize(("ns", "times"), [(60 * US, 40), (300 * US, 4)], ids=["the engine's own work", "a few"])
+def test_no_hooks(tmp_path: Path, ns: int, times: int):
+    assert not list(slow_python.find(_with_hooks(tmp_path, ns, times)))

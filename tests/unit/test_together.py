@@ -10,7 +10,7 @@ from helpers.program import US, Program
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, predict
-from gpuprof.diagnosis.fixes.together import as_one, best_pair, small_ones
+from gpuprof.diagnosis.fixes.together import as_one, best_pair, gains_after, small_ones
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.replay.transform import scale
 from gpuprof.value_range import Range
@@ -82,3 +82,25 @@ def test_small_gains_that_add_up_are_one_fix():
 def test_no_small_gain_of_an_entry_has_a_condition(other):
     found = [(("one", FASTER_GPU), SMALL), (("two", replace(FASTER_CPU, **other)), SMALL)]
     assert small_ones(found) == []
+
+
+LESS_GPU = replace(FASTER_GPU, title="fused loss", change=lambda graph: scale(graph, device=0.3))
+LITTLE_CPU = replace(FASTER_CPU, title="no hooks", change=lambda graph: scale(graph, host=0.8))
+
+
+def test_what_gains_once_the_gpu_is_faster(tmp_path):
+    """The GPU takes 10 ms and the CPU 6: less CPU work gains once the GPU takes 3."""
+    case = balanced(tmp_path, 60 * US)
+    steps, first, later = PredictedSteps(case), [("fused_loss", LESS_GPU)], [("debug_switches", LITTLE_CPU)]
+    assert predict(case, LITTLE_CPU).expected * LEAST_GAIN > case.mean_ns
+    assert gains_after(steps, first, later) == (first[0], later[0])
+    unsure = [("debug_switches", replace(LITTLE_CPU, odds=0.8))]
+    competes = [("debug_switches", replace(LITTLE_CPU, claims=FASTER_GPU.claims))]
+    assert gains_after(steps, first, unsure) is None and gains_after(steps, first, competes) is None
+    assert gains_after(steps, [], later) is None and gains_after(steps, later, later) is None
+
+
+def test_what_gains_nothing_after_it_either(tmp_path):
+    """The CPU takes 3 ms and the GPU 3 after the fix: a CPU twice as fast adds nothing."""
+    steps = PredictedSteps(balanced(tmp_path, 20 * US))
+    assert gains_after(steps, [("fused_loss", LESS_GPU)], [("debug_switches", FASTER_CPU)]) is None

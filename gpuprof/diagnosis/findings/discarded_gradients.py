@@ -12,7 +12,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
-from gpuprof.diagnosis.result.fix import code
+from gpuprof.diagnosis.result.fix import Code, Fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled
@@ -37,7 +37,9 @@ least 10 more nodes of autograd run, and the gradients made there are new again 
 step on tensors of their shapes in between. A gradient with the shape of looked-up embeddings counts as a gradient of an
 input. Gradients of weights are not reported if shapes do not decide (half of the discarded gradients have a shape that
 is updated), or if the tensors of an optimizer's step are not visible (flattened, compiled, in kernels of its own, or a
-list of more than 30, whose shapes torch does not record).
+list of more than 30, whose shapes torch does not record). Then numbers decide: where the only optimizer has all weights
+that get gradients, and a pass makes more gradients than there are such weights, those after a longer way than between
+any two weights are of inputs.
 """,
     gain="""
 The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that
@@ -70,14 +72,30 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no backward pass into a part whose gradients are not used",
         evidence=spans(case, text, nodes),
-        fix=code("loss = discriminator(fake.detach())")
-        + "  # where a loss trains only what comes after; for frozen layers:\n# no requires_grad_() on their inputs"
-        + " (enable_input_require_grads), or their call under torch.no_grad();\n"
-        + "# with gradient checkpointing set use_reentrant=False first",
+        fix=_transformers() if case.stack.package == "transformers" and not found.weights else _detached(),
         change=partial(removed, nodes=nodes),
         worst=partial(scaled, nodes=nodes, factor=worst),
         odds=calibrated.UNUSED_ODDS.value,
         needs="nothing else in the program reads these gradients",
+    )
+
+
+def _detached() -> Fix:
+    """For a loss that trains only what comes after, and for frozen layers."""
+    return (
+        code("loss = discriminator(fake.detach())")
+        + "  # where a loss trains only what comes after; for frozen layers:\n# no requires_grad_() on their inputs"
+        + " (enable_input_require_grads), or their call under torch.no_grad();\n"
+        + "# with gradient checkpointing set use_reentrant=False first"
+    )
+
+
+def _transformers() -> Fix:
+    """For inputs of a transformers model, whose gradient checkpointing asks for these gradients by itself."""
+    return (
+        call("model.gradient_checkpointing_enable", gradient_checkpointing_kwargs=Code('{"use_reentrant": False}'))
+        + "  # if at all; it also switches these gradients on, so after it:\n"
+        + call("model.disable_input_require_grads")
     )
 
 

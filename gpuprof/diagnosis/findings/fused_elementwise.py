@@ -28,7 +28,7 @@ from gpuprof.diagnosis.detect.gpu.fused_sequences import (
     Sequences,
     find_sequences,
 )
-from gpuprof.diagnosis.detect.gpu.written_out import DROPOUT, LAYER_NORM, SOFTMAX
+from gpuprof.diagnosis.detect.gpu.written_out import DROPOUT, LAYER_NORM, LEAST_CLASSES, SOFTMAX, VOCABULARY
 from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns
@@ -78,6 +78,8 @@ FUNCTIONS = {
     DROPOUT: call("torch.nn.functional.dropout", Code("x"), Code("p")),
 }
 """Function → how torch's kernel for it is called."""
+COMPILED = frozenset({OTHER, VOCABULARY})
+"""Functions for which torch has no kernel: a compiler makes one."""
 NAMES = {
     GELU_TANH: "GELU",
     GELU: "GELU",
@@ -85,6 +87,7 @@ NAMES = {
     LAYER_NORM: "layer norms",
     SOFTMAX: "softmax",
     DROPOUT: "dropout",
+    VOCABULARY: "log-probabilities and entropies",
 }
 """Function → what a reader calls it."""
 FUNCTION_COMPILED_NS: Assumed[tuple[Ns, Ns, Ns]] = (1e9, 4e9, 15e9)
@@ -108,9 +111,10 @@ Sequences of forward ops: a mean and `rsqrt` with the multiplications that follo
 `view_as_real`, or two halves that are multiplied, added and joined; `silu` or `gelu` and the multiplication of its
 result by a tensor of the same shape; a cross-entropy with the cast in front of it. They must take at least
 {percent(LEAST_FUSABLE_SHARE)} % of the GPU's time. In any model, functions that are written out: GELU by `tanh` or
-`erf`, `x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`, a layer norm, a softmax, dropout. Where
-a faster CPU gains more than a faster GPU, only the removed launches gain time: Liger's kernels are then listed under
-*Worth trying*.
+`erf`, `x · sigmoid(1.702 x)`, Mish, a squared ReLU, `limit · tanh(x / limit)`, a layer norm, a softmax, dropout; the
+softmax of at least {LEAST_CLASSES:,} classes of which a few values of each row are picked, or whose entropy is summed
+up. Where a faster CPU gains more than a faster GPU, only the removed launches gain time: Liger's kernels are then
+listed under *Worth trying*.
 """,
     gain=f"""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) that
@@ -159,7 +163,7 @@ def _own_kernels(case: Analysis) -> Iterator[Proposal]:
         return
     fused, graph = Fused(case, written.found), case.graph
     took = float(graph.duration_ns[fused.gpu].sum())
-    compiled = OTHER in written.names
+    compiled = not COMPILED.isdisjoint(written.names)
     yield Proposal(
         title=WRITTEN_OUT,
         evidence=spans(
@@ -181,7 +185,7 @@ def _own_kernels(case: Analysis) -> Iterator[Proposal]:
 def _written_shorter(case: Analysis, names: Sequence[str]) -> Fix:
     """The functions of torch in place of those that are written out."""
     lines = [FUNCTIONS[name] for name in names if name in FUNCTIONS]
-    if OTHER in names:
+    if not COMPILED.isdisjoint(names):
         lines.append(
             code("@torch.compile") + "  # above the function that computes it, where the model is not compiled"
         )

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.finding_model import Evidence
-from gpuprof.diagnosis.result.fix import Code, Fix, call, other_way
+from gpuprof.diagnosis.result.fix import Code, Fix, call, code, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, in_stretches_with, preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
@@ -57,7 +57,8 @@ after sample, while the GPU waits. This grows with the batch, so a larger one do
 processes can do it while the GPU works on the samples before, or the GPU itself can. Random numbers (noise, masks)
 that the CPU generates and then copies also belong on the GPU. Where a DataLoader's batches are late, the work in its
 workers or in the training process can also be done once and cached, instead of decoding a picture or tokenising a
-text in each epoch.
+text in each epoch. Photos are mostly decoded at full size and then shrunk: a JPEG's decoder can leave out what a
+smaller picture does not need.
 """,
     detected=f"""
 Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
@@ -160,7 +161,9 @@ def _once(case: Analysis) -> Iterator[Proposal]:
 def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -> Proposal:
     decoded = (
         "decode, resize or tokenise every sample once, before the training, into arrays of bytes\n"
-        "in memory or in a memory-mapped file; only random steps stay in __getitem__"
+        "in memory or in a memory-mapped file; only random steps stay in __getitem__\nor, for photos: "
+        + code('image.draft("RGB", (size, size))').otherwise()
+        + "  # before its first use: decoded at 1/2, 1/4 or 1/8 of its sides (JPEG)"
     )
     mapped = call("dataset.map", Code("prepare"), batched=True) + "  # once: the result is kept on disk"
     return Proposal(

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.losses.loss_head import LossHead, loss_head
+from gpuprof.diagnosis.detect.losses.unused_rows import MOST_OPS_AFTER, MOST_USED, UnusedRows, find_unused_rows
 from gpuprof.diagnosis.detect.pair.candidates import Candidate
 from gpuprof.diagnosis.detect.pair.signs import less_loss
 from gpuprof.diagnosis.result.fix import code
@@ -35,7 +36,11 @@ LEAST_LOGITS_SHARE: Assumed[Share] = 0.1
 MOST_LABELLED: Assumed[Share] = 0.9
 """Largest share of labelled tokens for a proposal."""
 
+LEAST_UNUSED_SHARE: Assumed[Share] = 0.02
+"""Smallest share of the step that all rows of an output layer take for a proposal if most are not used."""
+
 TITLE = "logits of labelled tokens only"
+OF_USED_ROWS = "an output layer for the rows that are used"
 
 PAGE = Page(
     id="needless_logits",
@@ -45,13 +50,19 @@ PAGE = Page(
 A language model's output layer multiplies every token by the whole vocabulary, and the loss then ignores those whose
 label is -100: prompts, padding, tool output. With a large vocabulary these logits are the largest tensors of the step,
 forward and backward. Only tokens with a label need them.
+
+Other programs take the rows that they need after the output layer: the last token of each sample (rerankers, rewards,
+choices between answers), or completions without their prompts (DPO, GRPO). The layer still computes all rows, and the
+backward pass fills a gradient of all logits with zeros and multiplies it.
 """,
     detected=f"""
 The recorder counts labels in batches while they lie in host memory; nothing is read from the GPU. If less than
 {percent(MOST_LABELLED)} % of the tokens have one, the kernels on logits are found by their shapes: the output layer's
 matmuls and everything from the cast to the loss. Where no labels were seen (batches that are made on the GPU,
 recordings of torch.profiler alone) and logits take {percent(LEAST_LOGITS_SHARE)} % of the step, the fix is listed under
-*Worth trying* with the share of labels that instructions with answers usually have.
+*Worth trying* with the share of labels that instructions with answers usually have. Rows that are taken after the
+layer show in the shapes of the next {MOST_OPS_AFTER} ops: in every call at most {percent(MOST_USED)} % of the rows that
+it computed go into any other op than casts, views, slices and a scale.
 """,
     gain=f"""
 The matmuls and kernels on logits shrink to the share of labelled tokens; reading the layer's weights does not. Finding
@@ -68,7 +79,11 @@ where the labels are in host memory. Metrics of all tokens (entropy, accuracy) n
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes to compute logits of labelled tokens only."""
+    """Proposes to compute logits of labelled tokens only, or of the rows that a loss uses."""
+    unused = _unused(case)
+    if unused is not None:
+        yield _of_used_rows(case, unused)
+        return
     found = _unlabelled(case)
     if found is None:
         yield from _unseen(case)
@@ -80,6 +95,38 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f" and their loss take {duration(ns)} of GPU time a step"
     )
     yield _proposal(case, nodes, text, (share, share, share))
+
+
+def _unused(case: Analysis) -> UnusedRows | None:
+    """An output layer that takes enough time and computes rows in vain."""
+    found = find_unused_rows(case)
+    if found is None:
+        return None
+    took = case.per_step(float(case.graph.duration_ns[found.nodes].sum()))
+    return found if took >= LEAST_UNUSED_SHARE * case.step_ns else None
+
+
+def _of_used_rows(case: Analysis, found: UnusedRows) -> Proposal:
+    took = duration(case.per_step(float(case.graph.duration_ns[found.nodes].sum())))
+    text = (
+        f"an output layer computes {found.rows:,} × {found.width:,} values a call, and the ops after it take"
+        f" {100 * found.share:.2g} % of the rows; all rows take {took} of GPU time {case.unit.a}"
+    )
+    best, usual, worst = (
+        partial(scaled, nodes=found.nodes, factor=left_for(case, found.share, level)) for level in range(3)
+    )
+    own = code("logits = lm_head(hidden[rows])") + "  # in place of lm_head(hidden)[rows]"
+    known = code("model(..., logits_to_keep=n)") + "  # of the last n tokens alone\n# or: "
+    return Proposal(
+        title=OF_USED_ROWS,
+        evidence=spans(case, text, found.nodes),
+        fix=known + own if case.stack.from_transformers else own,
+        change=usual,
+        best=best,
+        worst=worst,
+        claims=("logits",),
+        key="rows",
+    )
 
 
 def _unseen(case: Analysis) -> Iterator[Proposal]:
@@ -162,20 +209,41 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
-    """Logits of tokens without a label, and their part of the loss."""
+    """Logits of tokens without a label, and their part of the loss; rows of an output layer that nothing uses."""
+    unused = _unused(case)
+    if unused is not None:
+        yield _part(
+            case,
+            unused.nodes,
+            unused.share,
+            f"rows of the output layer that are not used, {100 * (1 - unused.share):.0f} % of them",
+            "the next ops take only some of its rows",
+        )
+        return
     found = _unlabelled(case)
     if found is None:
         return
     share, _, nodes = found
+    yield _part(
+        case,
+        nodes,
+        share,
+        f"logits of tokens without a label, {100 * (1 - share):.0f} % of them",
+        "the output layer and the loss compute logits for every token",
+    )
+
+
+def _part(case: Analysis, nodes: Mask, share: float, what: str, why: str) -> LedgerPart:
+    """An item of the ledger: logits of which a share is needed."""
     left = left_for(case, share, 1)
     own = float(case.graph.duration_ns[nodes].sum())
-    yield LedgerPart(
+    return LedgerPart(
         kind="gpu",
-        what=f"logits of tokens without a label, {100 * (1 - share):.0f} % of them",
+        what=what,
         nodes=nodes,
         change=partial(scaled, nodes=nodes, factor=left),
         reach=float((case.graph.duration_ns * left)[nodes].sum()) / own if own else 0.0,
-        why="the output layer and the loss compute logits for every token",
+        why=why,
     )
 
 
@@ -185,6 +253,6 @@ FINDING = Declaration(
     absent=ABSENT,
     change=change,
     ledger=LedgerParts(ledger_parts, stage="discarded"),
-    synonyms=("logits_to_keep", "labelled_tokens", "unlabelled_tokens"),
-    titles=("logits_of_labelled_tokens_only",),
+    synonyms=("logits_to_keep", "num_logits_to_keep", "last_token_logits", "labelled_tokens", "unlabelled_tokens"),
+    titles=("logits_of_labelled_tokens_only", "an_output_layer_for_the_rows_that_are_used"),
 )

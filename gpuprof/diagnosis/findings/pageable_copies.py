@@ -13,7 +13,18 @@ from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.calibration.quoted import us
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
 from gpuprof.diagnosis.detect.cpu.around_copies import left_around
-from gpuprof.diagnosis.detect.cpu.copy_waits import in_copies
+from gpuprof.diagnosis.detect.cpu.copy_waits import (
+    LEAST_COPIED_BYTES,
+    LEAST_SLOWDOWN,
+    asynchronous,
+    awaited_copies,
+    copied_bytes,
+    device_waits,
+    in_copies,
+    pageable_copies,
+    runs_ahead_alone,
+    within_a_pass,
+)
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import Kind, find_offload
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -23,24 +34,23 @@ from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, idle_ns, qu
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
-from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
+from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Bytes, Launches
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
-LEAST_COPIED_BYTES: Assumed[Bytes] = 1 << 20
-"""Fewest bytes that a step copies for a proposal; with less, a copy takes no longer than a small kernel."""
-
 SMALL_COPY_BYTES: Assumed[Bytes] = 1 << 16
 """Largest copy that counts as small: of indices, a mask, a few numbers."""
 FEWEST_SMALL_COPIES: Assumed[Launches] = 8
 """Fewest small copies per pass for a proposal: a batch has a few tensors."""
+DOWN = "down"
+"""Key of the proposal for copies to the CPU."""
 COPYING = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh"})
 COPIES_DIFFER_BYTES: Assumed[Bytes] = 1_000_000
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
@@ -53,21 +63,24 @@ PAGE = Page(
     means="""
 The driver copies ordinary (pageable) memory through a pinned buffer of its own, chunk by chunk, and the call blocks
 the CPU meanwhile. From pinned memory the GPU fetches the data itself at the full rate of the link, and with
-`non_blocking=True` the CPU continues.
+`non_blocking=True` the CPU continues. Without it, even a copy of a few kilobytes ends only after all that was launched
+before: the GPU then has nothing to do until the CPU has launched the beginning of the next step.
 """,
     detected=f"""
 Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
 it is replayed with pinned ones. Small tensors: at least {FEWEST_SMALL_COPIES} such copies a pass of at most 64 KiB
 each, within forward or backward passes. Each waits for all that was launched before it, so that the CPU cannot run
-ahead. Copies to pageable memory of at least 1 MiB, unless the CPU computes with what is copied: for that
-[offload](offload.md) has a fix. Weights, states and activations that are kept in host memory count both ways.
+ahead. Any other copies to the GPU that the CPU waits for, also from pinned memory, if the step gets at least
+{100 * (LEAST_SLOWDOWN - 1):.0f} % shorter when it is replayed without these waits. Copies to pageable memory of at
+least 1 MiB, unless the CPU computes with what is copied: for that [offload](offload.md) has a fix. Weights, states and
+activations that are kept in host memory count both ways.
 """,
     gain=f"""
 The call takes {us(calibrated.COPY_CALL_NS.low)} to {us(calibrated.COPY_CALL_NS.high)} µs and does not wait; the copy
 runs at the best rate of the link (measured, or from its specification; down to {calibrated.PINNED_RATE.low:g} of it).
 The CPU still waits for copies to it. Activations: at best what it does around them becomes what it usually is, as
 pinned memory is kept and not mapped again. Small tensors: their copies, with the ops around them and their waits, are
-gone; at worst only the waits are.
+gone; at worst only the waits are. Of other copies that the CPU waits for, the waits go, and the copies stay.
 """,
     wrong=f"""
 Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin reused buffers once. Data that
@@ -83,8 +96,10 @@ copy when the next one comes (probability {calibrated.PINNED_DOWN.value:g}, assu
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes pinned memory and asynchronous copies, and small tensors made on the GPU."""
-    yield from _pinned(case)
-    yield from _small(case)
+    found = [*_pinned(case), *_small(case)]
+    yield from found
+    if all(one.key == DOWN for one in found):
+        yield from _awaited(case)
 
 
 def _small(case: Analysis) -> Iterator[Proposal]:
@@ -104,9 +119,7 @@ def _small(case: Analysis) -> Iterator[Proposal]:
     nesting = case.timeline.nesting.parent
     whole = climb(links.op[rows].astype(np.int64), nesting, begins)
     nodes = copies | case.nodes_within(case.ops_at(np.unique(whole[whole >= 0]).tolist()))
-    waits = np.zeros(len(graph), bool)
-    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    waits = in_copies(case, waits & graph.waits, rows)
+    waits = in_copies(case, device_waits(case), rows)
     host = nodes & ~graph.on_gpu
     took = duration(case.per_step(float(graph.duration_ns[host].sum())))
     text = (
@@ -129,27 +142,49 @@ def _small(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _awaited(case: Analysis) -> Iterator[Proposal]:
+    """Proposes not to wait for copies whose size costs nothing, but until whose end the CPU launches nothing: it does
+    not run ahead of the GPU."""
+    graph, waits = case.graph, awaited_copies(case)
+    if not waits.any() or case.step_ns < LEAST_SLOWDOWN * case.step_of(without_waits(graph, waits)):
+        return
+    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: "HtoD" in text)
+    copies = case.nodes_of_gpu(rows) & graph.on_gpu
+    waited = case.per_step(float((graph.recorded_end_ns - graph.recorded_start_ns)[waits].clip(0).sum()))
+    count = case.per_step(float(waits.sum()))
+    text = (
+        f"{count:,.0f} copies {case.unit.a} to the GPU block the CPU for {duration(waited)}, until all that was"
+        " launched before them has ended: it launches nothing ahead"
+    )
+    inside = within_a_pass(case, copies).any()
+    yield Proposal(
+        title="asynchronous copies to the GPU",
+        evidence=spans(case, text, waits, waits=True),
+        fix=asynchronous(case).by(PAGE.id),
+        change=lambda graph: without_waits(graph, waits),
+        worst=None if runs_ahead_alone(case) else lambda graph: graph,
+        odds=calibrated.SMALL_ON_GPU.value if inside else 1.0,
+        needs="what is copied within a pass is in memory that can be pinned" if inside else "",
+        claims=("offloaded_copies",),
+        key="awaited",
+    )
+
+
 def _pinned(case: Analysis) -> Iterator[Proposal]:
     """Pinned memory and asynchronous copies: of batches; of activations both ways; of what the GPU sends to the CPU."""
     offload = find_offload(case)
     kind = offload.kind if offload is not None else None
-    up, down = (_pageable(case, way) for way in ("HtoD", "DtoH"))
+    up, down = (pageable_copies(case, way) for way in ("HtoD", "DtoH"))
     both = kind in ("activations", "optimizer", "weights")
     yield from _with_pinned(case, up | down if both else up, kind, up)
     if not both and kind not in ("ops", "copies"):  # these have a better fix
         yield from _with_pinned(case, down, kind, up)
 
 
-def _pageable(case: Analysis, way: str) -> Mask:
-    """Copies of one direction from or to pageable memory: GPU nodes."""
-    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: way in text and "Pageable" in text)
-    return case.nodes_of_gpu(rows) & case.graph.on_gpu
-
-
 def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask) -> Iterator[Proposal]:
     """Some copies from or to pinned memory. `up`: those to the GPU, for which the CPU need not wait."""
     graph = case.graph
-    sizes = _sizes(case)
+    sizes = copied_bytes(case)
     moved, to_gpu = (float(sizes[mask].sum()) / graph.steps for mask in (copies, copies & up))
     if moved < LEAST_COPIED_BYTES:
         return
@@ -176,23 +211,16 @@ def _with_pinned(case: Analysis, copies: Mask, offloaded: Kind | None, up: Mask)
         worst=worst,
         odds=odds,
         needs=needs,
-        key="" if to_gpu else "down",
+        key="" if to_gpu else DOWN,
     )
-
-
-def _sizes(case: Analysis) -> F64:
-    """Bytes of each node's copy."""
-    return np.append(case.trace.gpu.bytes, 0)[case.graph.gpu_row].clip(0).astype(np.float64)
 
 
 def _asynchronous(case: Analysis, copies: Mask, up: Mask, moved: float, offloaded: Kind | None) -> list[Change]:
     """The copies at the link's rate, and calls that return at once; the CPU still waits for what comes to it."""
-    trace, graph, sizes = case.trace, case.graph, _sizes(case)
+    trace, graph, sizes = case.trace, case.graph, copied_bytes(case)
     rows = np.zeros(len(trace.gpu), bool)
     rows[graph.gpu_row[copies]] = True
-    waits = np.zeros(len(graph), bool)
-    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    waits = in_copies(case, waits & graph.waits, rows)
+    waits = in_copies(case, device_waits(case), rows)
     mine = np.zeros(len(rows), bool)
     mine[graph.gpu_row[copies & up]] = True
     needless = in_copies(case, waits, mine)
@@ -237,18 +265,7 @@ def _fix(case: Analysis, offloaded: Kind | None) -> Fix:
     """Pinned batches, or what keeps activations."""
     if offloaded == "activations":
         return as_fix(call("torch.autograd.graph.save_on_cpu", pin_memory=True)) + "  # where it is used"
-    return case.stack.fix(
-        call("DataLoader", ..., pin_memory=True)
-        + ", then "
-        + call("batch.to", "cuda", non_blocking=True)
-        + "\nand other tensors: tensor.pin_memory() once, before the training",
-        case.stack.setting(
-            {"dataloader_pin_memory": True},
-            note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
-        ),
-        inference=call("inputs.pin_memory().to", "cuda", non_blocking=True)
-        + "  # or buffers that are pinned once and reused",
-    ).by("pageable_copies")
+    return asynchronous(case).by(PAGE.id)
 
 
 def _kept_buffer() -> Fix:
@@ -262,7 +279,7 @@ def _kept_buffer() -> Fix:
 
 
 def _absent(case: Analysis) -> str | None:
-    moved = float(_sizes(case)[_pageable(case, "HtoD")].sum()) / case.graph.steps
+    moved = float(copied_bytes(case)[pageable_copies(case, "HtoD")].sum()) / case.graph.steps
     shown = f"{moved / 1e6:,.2f}"
     some = f"{shown} MB {case.unit.a} are" if float(shown.replace(",", "")) else "nothing is"
     return f"{some} copied to the GPU from pageable memory"
@@ -309,5 +326,6 @@ FINDING = Declaration(
         "pinned_memory_asynchronous_copies",
         "pinned_buffers_for_copies_to_the_cpu",
         "small_tensors_made_on_the_gpu",
+        "asynchronous_copies_to_the_gpu",
     ),
 )

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.calibration import loops as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slower_host
+from gpuprof.diagnosis.detect.batches.compared_pairs import find_compared_pairs
 from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -21,6 +22,7 @@ from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, scaled
+from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ PAGE = Page(
 The model is called separately for the two sentences of a pair, for an anchor, a positive and a negative, for several
 views of a picture, for real and generated samples, or for samples in a loop; then one loss takes all results. Every
 call launches all kernels again, forward and backward, reads all weights again, and its kernels are smaller. The same
-samples in one batch need one call: `model(torch.cat((a, b))).chunk(2)`.
+samples in one batch need one call: `model(torch.cat((a, b))).chunk(2)`. The same holds for a function that compares
+what a model made with what was wanted: their spectra, features or statistics.
 """,
     detected="""
 Before one backward pass the same ops run in the same order two times or more, each time from the lookup of tokens in
@@ -45,6 +48,10 @@ the model's largest embedding, or from a convolution of a picture (at most 4 cha
 of the picture's size return another number of channels: a predicted frame may be the next input. All of them record
 gradients, and the gradients that are accumulated are those of one model. Recurrent cells do not count, nor passes
 that the recorder saw repeat the same inputs (see `redundant_forward`).
+
+Or, directly before a loss or a difference of two tensors of one shape, the same ops on the same shapes twice in a row:
+at least 8 different ones, none with weights of a layer, the first of them on a tensor of at least half the result's
+size and of another shape than the result.
 """,
     gain="""
 The first pass's kernels take the work of all of them, growing as they do for a larger batch (see `larger_batch`); the
@@ -54,21 +61,59 @@ CPU work and the kernels of the others are removed, forward and backward.
 If one pass depends on a choice made from the result of another (a sampled token), or on a memory that it returned
 (segments of a long text), they cannot be merged: the probability is {percent(calibrated.AT_ONCE.value)} %, or
 {percent(calibrated.AT_ONCE_PADDED.value)} % where inputs have different shapes and must be padded to one (assumed).
-Batch norms then compute their statistics over all samples together.
+Batch norms then compute their statistics over all samples together. For a function of two tensors that are compared it
+is {percent(calibrated.COMPARED.value)} % (assumed): its matrices are constants, or the second call would need others.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes one pass over all parts."""
+    """Proposes one pass over all parts, and one call for two tensors that are compared."""
     found = find_separate_passes(case)
-    if found is None:
+    yield from () if found is None else _passes(case, found)
+    pairs = find_compared_pairs(case) if found is None else None
+    yield from () if pairs is None else _pairs(case, pairs)
+
+
+def _pairs(case: Analysis, found: SeparatePasses) -> Iterator[Proposal]:
+    """Proposes one call of a function on both sides of a comparison."""
+    others, busy = _others(case, found)
+    if case.per_step(max(busy)) < LEAST_PASSES_SHARE * case.step_ns:
         return
+    pairs = case.per_step(len(found.place) / 2)
+    text = (
+        f"a function without trained weights runs on both of two tensors, and its results are compared"
+        f" ({pairs:,.0f} {case.unit.a}): the second calls take {duration(case.per_step(busy[1]))} of CPU and"
+        f" {duration(case.per_step(busy[0]))} of GPU time"
+    )
+    yield Proposal(
+        title="one call for both sides of a comparison",
+        evidence=spans(case, text, others),
+        fix=code("one, other = features(torch.cat((made, wanted))).chunk(2)")
+        + "  # not features(made), features(wanted)",
+        change=_at_once(case, found, others, 1),
+        best=_at_once(case, found, others, 0),
+        worst=slower_host(case, _at_once(case, found, others, 2)),
+        odds=calibrated.COMPARED.value,
+        needs="the function treats samples one by one",
+        key="compared",
+    )
+
+
+def _others(case: Analysis, found: SeparatePasses) -> tuple[Mask, list[float]]:
+    """(nodes of all passes but the first, their GPU and their CPU time, ns)."""
     graph = case.graph
     forward, backward = nodes_in(graph, found.stretches), nodes_in(graph, found.backward)
     which = np.where(forward >= 0, forward, backward)
     others = (which >= 0) & (np.append(found.place, 0)[which] > 0)
-    busy = [float(graph.duration_ns[others & side & ~graph.waits].sum()) for side in (graph.on_gpu, ~graph.on_gpu)]
+    return others, [
+        float(graph.duration_ns[others & side & ~graph.waits].sum()) for side in (graph.on_gpu, ~graph.on_gpu)
+    ]
+
+
+def _passes(case: Analysis, found: SeparatePasses) -> Iterator[Proposal]:
+    """Proposes one pass over all parts of the batch."""
+    others, busy = _others(case, found)
     if case.per_step(max(busy)) < LEAST_PASSES_SHARE * case.step_ns:
         return
     text = (
@@ -113,6 +158,14 @@ FINDING = Declaration(
         "the model once more for each part of the batch", "one pass over all parts launches and reads weights once"
     ),
     same_ops=True,
-    synonyms=("siamese", "triplet", "concatenated_forward", "per_sample_forward", "one_call_for_all"),
-    titles=("one_pass_over_all_inputs",),
+    synonyms=(
+        "siamese",
+        "triplet",
+        "concatenated_forward",
+        "per_sample_forward",
+        "one_call_for_all",
+        "perceptual_loss",
+        "spectral_loss",
+    ),
+    titles=("one_pass_over_all_inputs", "one_call_for_both_sides_of_a_comparison"),
 )

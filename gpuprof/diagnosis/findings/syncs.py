@@ -11,7 +11,15 @@ import numpy as np
 
 from gpuprof.calibration import kernels as kernels_calibrated
 from gpuprof.calibration import slow as calibrated
-from gpuprof.diagnosis.detect.cpu.copy_waits import copies_to_device, in_copies
+from gpuprof.diagnosis.detect.cpu.copy_waits import (
+    LEAST_SLOWDOWN,
+    asynchronous,
+    awaited_batches,
+    copies_to_device,
+    device_waits,
+    in_copies,
+    runs_ahead_alone,
+)
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.gradient_scaler import (
     GradientScaler,
@@ -34,7 +42,7 @@ from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.build.calls import STREAM_WAIT
-from gpuprof.replay.graph import COPY, SYNC, Graph
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.cpu.dispatch import has_ops
@@ -54,8 +62,6 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops whose result's size is a value on the GPU: the CPU waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
-LEAST_SLOWDOWN: Assumed[Ratio] = 1.01
-"""Smallest factor by which all waits together lengthen the step for a proposal."""
 LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
 """Several kinds of waits become one fix if it gains at least this many times what one kind gains."""
 FRAMES_SHOWN: Convention[Entries] = 3
@@ -76,8 +82,8 @@ of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`),
 (`expert_loop`), or between calls of a model on what the CPU copies to the GPU round after round (`python_loop`): the
 values read may be needed for the next call. Waits count if the step gets at least 1 % shorter when it is replayed
 without all of them: a wait that finds the GPU idle, or that ends soon, costs nothing. Several kinds of waits are also
-replayed together, because the CPU runs ahead only where none of them stops it. A loop that runs the same few ops on
-each of at least 8 tensors and reads the results (a norm of each gradient) is named.
+replayed together, and with those for copies of batches, because the CPU runs ahead only where none of them stops it. A
+loop that runs the same few ops on each of at least 8 tensors and reads the results (a norm of each gradient) is named.
 """,
     gain=f"""
 The calls no longer wait, and the ops that read a value are removed together with their copies, and with the ops on
@@ -101,8 +107,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
-    # No kind of wait is examined unless all waits together cost enough.
-    if not waits.any() or case.step_ns < LEAST_SLOWDOWN * _least(case, waits):
+    if not waits.any():
+        return
+    copies = awaited_batches(case)
+    # No kind of wait is examined unless all waits together cost enough, alone or with those for copies to the GPU.
+    alone_cost = case.step_ns >= LEAST_SLOWDOWN * _least(case, waits)
+    if not alone_cost and not (copies.any() and _cost_more(case, waits, copies)):
         return
     nothing = np.zeros(len(graph), bool)
     looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
@@ -112,8 +122,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if scaler is not None:
         own |= without_checks(scaler, graph)
     loops = reading_loops(case) if looks.any() else None
-    # A rank that runs ahead waits for its peers instead, unless these run ahead as well.
-    alone = case.sensitivities.communication <= case.sensitivities.host
+    alone = runs_ahead_alone(case)
     kinds: list[tuple[Mask, Proposal]] = []
     if looks.any():
         kinds.append((looks, Proposal(
@@ -155,14 +164,34 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if loops is not None and (listed := _in_lists(case, kinds[0], loops, own)) is not None:
         kinds[0] = (kinds[0][0], listed)
     singles = [one for _, one in kinds]
+    if copies.any() and kinds:
+        kinds.append((copies, _awaited(case, copies)))
     if len(kinds) > 1:
         together = _together(case, kinds, own, alone)
         if LEAST_GAIN_OVER_ONE * case.step_of(together.change(graph)) < min(
-            case.step_of(one.change(graph)) for one in singles
+            case.step_of(one.change(graph)) for _, one in kinds
         ):
             yield together
             return
-    yield from singles
+    if alone_cost:
+        yield from singles
+
+
+def _cost_more(case: Analysis, waits: Mask, copies: Mask) -> bool:
+    """Whether waits cost enough on top of those for copies to the GPU, which alone may keep the CPU from running
+    ahead."""
+    return case.step_of(without_waits(case.graph, copies)) >= LEAST_SLOWDOWN * _least(case, waits, copies)
+
+
+def _awaited(case: Analysis, copies: Mask) -> Proposal:
+    """Batches whose copies the CPU waits for as well: where it stops for one of both, it does not run ahead."""
+    return Proposal(
+        title=f"no waits for the GPU within the {case.unit}",
+        evidence=_evidence(case, copies, "copies of batches to the GPU that the CPU waits for", np.empty(0, np.int64)),
+        fix=asynchronous(case),
+        change=_without(copies, np.zeros(len(case.graph), bool)),
+        claims=("offloaded_copies",),
+    )
 
 
 def _needless_scaler(case: Analysis, looks: Mask) -> GradientScaler | None:
@@ -220,7 +249,7 @@ def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alo
         change=_without(waits, own),
         best=_without(waits, own),
         worst=worst if alone else _unchanged,
-        claims=CLAIMS,
+        claims=tuple({one: None for _, proposal in kinds for one in proposal.claims}),
         key="all",
     )
 
@@ -302,11 +331,15 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _least(case: Analysis, waits: Mask) -> float:
-    """Step time without any of these waits and without the work of their ops, ns."""
+def _least(case: Analysis, waits: Mask, copies: Mask | None = None) -> float:
+    """Step time without any of these waits and without the work of their ops, ns. `copies`: waits that also go, while
+    their ops stay."""
     own, scaler = _own_nodes(case, _outermost_named(case, waits)), _needless_scaler(case, waits)
     return case.step_of(
-        _without(waits, own if scaler is None else own | without_checks(scaler, case.graph))(case.graph)
+        _without(
+            waits if copies is None else waits | copies,
+            own if scaler is None else own | without_checks(scaler, case.graph),
+        )(case.graph)
     )
 
 
@@ -327,10 +360,7 @@ def waiting_nodes(case: Analysis) -> Mask:
 
 def _waits(case: Analysis) -> Mask:
     """Waits for the device, except the allocator's."""
-    graph, trace = case.graph, case.trace
-    waits = np.zeros(len(graph), bool)
-    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    waits &= graph.waits
+    graph, trace, waits = case.graph, case.trace, device_waits(case)
     if not waits.any():
         return waits
     allocator = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)

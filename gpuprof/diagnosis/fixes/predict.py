@@ -25,7 +25,7 @@ from gpuprof.diagnosis.fixes.alternatives import leaders_first
 from gpuprof.diagnosis.fixes.chance import measured_odds, probability, time_left, with_odds
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, Prediction, in_order, prediction
 from gpuprof.diagnosis.fixes.small_change import small_change
-from gpuprof.diagnosis.fixes.together import BALANCED_ODDS, SMALL_ODDS, as_one, best_pair, small_ones
+from gpuprof.diagnosis.fixes.together import BALANCED_ODDS, SMALL_ODDS, as_one, best_pair, gains_after, small_ones
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.result.finding_model import Combined, Considered, Finding, Remaining
 from gpuprof.diagnosis.sentences import duration
@@ -153,6 +153,8 @@ def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] |
     sure, unsure = (_named_first([one for one in found if one.list == name], left_ns) for name in _LISTS)
     overlaps = partial(_overlap, steps)
     grouped = leaders_first(sure, overlaps)
+    if later := _gains_after(steps, [one for one, first in grouped if first is None], ruled_out):
+        grouped = leaders_first([*sure, later], overlaps)
     tries = leaders_first(unsure, overlaps, before=[one for one, first in grouped if first is None])
     return Fixes(
         findings=_findings(case, grouped),
@@ -177,6 +179,20 @@ def _only_together(steps: PredictedSteps, ruled_out: Sequence[_Predicted]) -> It
         yield _Predicted(
             small[0][0], _together(some, "all of them: each gains little", SMALL_ODDS), prediction(steps, some)
         )
+
+
+def _gains_after(
+    steps: PredictedSteps, leaders: Sequence[_Predicted], ruled_out: Sequence[_Predicted]
+) -> _Predicted | None:
+    """One of the first fixes with another that gains only once it is made, as one entry; None if there is none."""
+    found = gains_after(
+        steps, [(one.id, one.proposal) for one in leaders], [(one.id, one.proposal) for one in ruled_out]
+    )
+    if found is None:
+        return None
+    both = [one for _, one in found]
+    whole = _Predicted(found[0][0], _together(both), prediction(steps, both))
+    return whole if whole.list == "fixes" else None
 
 
 def _together(some: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:

@@ -1,5 +1,7 @@
 """Fixes that are worth it together only. Two, neither of which gains alone: the GPU and the CPU, or the CPU and the
-workers, both limit a step, so that relieving one of them leaves the other. And several that gain a little each."""
+workers, both limit a step, so that relieving one of them leaves the other. Several that gain a little each. And one
+that gains only once another is made, because the other removes what hid it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, Proposal
+from gpuprof.diagnosis.detect.declared.proposal import LEAST_GAIN, MARKED_GAIN, Proposal
 from gpuprof.diagnosis.fixes.predicted_step import PredictedSteps, in_order
 from gpuprof.diagnosis.result.fix import joined
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
@@ -29,6 +31,9 @@ SMALL_ODDS: Assumed[Share] = 0.85
 """Probability that several such fixes gain together: the prediction of each may be wrong by as much as it gains."""
 MOST_SMALL: Convention[Entries] = 3
 """Most such fixes in one entry, those that gain most."""
+
+MOST_FIRST: Convention[Entries] = 3
+"""Most fixes that gain alone, the first of the list, after which those that do not are tried."""
 
 Named = tuple[str, Proposal]
 
@@ -57,14 +62,36 @@ def small_ones(ruled_out: Sequence[tuple[Named, Range]]) -> list[Named]:
     too small. Only those that need nothing unseen and cost nothing once."""
     found: list[tuple[Named, float]] = []
     for (name, one), gain in sorted(ruled_out, key=lambda each: -each[1].expected):
-        plain = one.work == 1 and not (one.parts or one.needs) and one.odds >= 1 and not one.once_ns[1]
         claimed = {claim for (_, other), _ in found for claim in other.claims}
         others = {other for (other, _), _ in found}
-        if plain and gain.expected >= LEAST_SMALL_GAIN and name not in others and claimed.isdisjoint(one.claims):
+        if _plain(one) and gain.expected >= LEAST_SMALL_GAIN and name not in others and claimed.isdisjoint(one.claims):
             found.append(((name, one), gain.expected))
     found = found[:MOST_SMALL]
     enough = math.prod(gain for _, gain in found) >= LEAST_GAIN
     return [one for one, _ in found] if len(found) > 1 and enough else []
+
+
+def gains_after(
+    steps: PredictedSteps, first: Sequence[Named], ruled_out: Sequence[Named]
+) -> tuple[Named, Named] | None:
+    """A fix that gains alone (one of `first`, of which the first few are tried), and the one that gains most once that
+    is made: the GPU was busy while the CPU did what it takes off, or the other way round. None if no such fix makes
+    a marked difference then. Only those that need nothing unseen and cost nothing once."""
+    case, found = steps.case, list[tuple[float, Named, Named]]()
+    later = [(one, sum(_taken(case, one[1]))) for one in ruled_out if _plain(one[1])]
+    for before in [one for one in first if one[1].work == 1 and not one[1].parts][:MOST_FIRST]:
+        alone = steps.begin(case.graph, [before[1].change], [before[1]])()
+        for one, taken in later:
+            enough = taken * case.step_ns >= (1 - 1 / MARKED_GAIN) * alone
+            if enough and one[0] != before[0] and {*one[1].claims}.isdisjoint(before[1].claims):
+                found.append((alone / _step(steps, before[1], one[1]), before, one))
+    gain, before, one = max(found, key=lambda each: each[0], default=(0.0, None, None))
+    return (before, one) if before is not None and one is not None and gain >= MARKED_GAIN else None
+
+
+def _plain(one: Proposal) -> bool:
+    """Whether a fix is single, of the same work, needs nothing unseen and costs nothing once."""
+    return one.work == 1 and not (one.parts or one.needs) and one.odds >= 1 and not one.once_ns[1]
 
 
 def as_one(fixes: Sequence[Proposal], needs: str = "", odds: Share = 1.0) -> Proposal:

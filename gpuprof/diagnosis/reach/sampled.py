@@ -10,6 +10,7 @@ from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.ledger_part import Sampled
 from gpuprof.diagnosis.sampled.host_calls import StackColumns
 from gpuprof.diagnosis.sampled.sampled_places import FEWEST_SAMPLES, placed, weights
+from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.run_folder.samples import Function
 from gpuprof.tracefile.trace import F64, Mask
 from gpuprof.units import Assumed, Share
@@ -25,13 +26,14 @@ LEAST_FUNCTION_SHARE: Assumed[Share] = 0.2
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
-    """The function that runs or waits in some nodes of the training thread; None without samples there, or if none has
-    half of them."""
+    """The function that runs or waits in some nodes of the training thread, or of the engine's thread while that waits
+    for a backward pass; None without samples there, or if none has half of them."""
     found = placed(case)
     if found is None:
         return None
     stacks, where = found
-    weight = weights(case, where, nodes & (case.graph.lane == case.timeline.main_thread))
+    sampled = (case.graph.lane == case.timeline.main_thread) | (case.graph.phase == BACKWARD)
+    weight = weights(case, where, nodes & sampled & (case.graph.lane >= 0))
     if weight.sum() < FEWEST_SAMPLES:
         return None
     inside: dict[int, float] = defaultdict(float)

@@ -1,4 +1,5 @@
-"""Long stretches of Python on the training thread, in no op and no call, that no other finding is about."""
+"""Stretches of Python that no other finding is about: on the training thread, in no op and no call, and in autograd's
+engine, around the gradients of a node."""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from gpuprof.record.phases.phase_names import ENVIRONMENT, PART_RANGE, REWARD, U
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.timeline.cpu.silence import holes
 from gpuprof.timeline.intervals import Cover
-from gpuprof.tracefile.trace import ANNOTATION, Mask
-from gpuprof.units import Assumed, Share
+from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, Mask
+from gpuprof.units import Assumed, Share, WholeNs
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
 """Smallest share of the step that each of them takes: a slow CPU takes a millisecond for a trainer's Python code."""
+LEAST_OWN_WORK_NS: Assumed[WholeNs] = 100_000
+"""Python between two ops of this length, ns, or more is no mere call of a module, and what the engine does around a
+node is more than its own bookkeeping: that takes 2 to 50 µs."""
 OPTIMIZER = "Optimizer."
 """Prefix of the ranges that torch opens around an optimizer's methods."""
 _OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
@@ -29,13 +33,15 @@ _OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(E
 rewards."""
 
 
-def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE) -> Mask:
+def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE, shortest_ns: float | None = None) -> Mask:
     """The stretches as nodes of the graph, without unrecorded time that occurs in only a few steps, which may be
-    anything. `least`: smallest share of the step of each."""
+    anything. `least`: smallest share of the step of each; `shortest_ns`: its smallest length if not that of work of
+    its own."""
     graph = case.graph
     outside = np.append(case.trace.ops.kind == ANNOTATION, True)[graph.scope] & (graph.call < 0)
     python = outside & (graph.resource == HOST) & ~graph.waits & (graph.lane == case.timeline.main_thread)
-    long = graph.duration_ns >= max(calibrated.STRETCH_NS.value, least * case.step_ns)
+    shortest_ns = calibrated.STRETCH_NS.value if shortest_ns is None else shortest_ns
+    long = graph.duration_ns >= max(shortest_ns, least * case.step_ns)
     nodes = python & long & ~preparing(graph) & ~_silent(graph)
     garbage = collecting(case)
     if garbage is not None:
@@ -45,6 +51,15 @@ def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE) -> Mask:
             nodes &= ~found.stretches
     others = case.ops_within(case.ops_named(lambda name: name.startswith(_OTHERS)))
     return nodes & ~np.append(others, False)[graph.scope]
+
+
+def in_engine(case: Analysis) -> Mask:
+    """What autograd's engine does around a node at a stretch, in no op within it and in no call: hooks of gradients,
+    in Python."""
+    graph = case.graph
+    around = np.append(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)), False)[graph.scope]
+    host = (graph.resource == HOST) & (graph.lane >= 0) & ~graph.waits & (graph.call < 0)
+    return around & host & (graph.duration_ns >= LEAST_OWN_WORK_NS)
 
 
 def _silent(graph: Graph) -> Mask:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GELU_TANH, GELU, MISH, OTHER = "gelu_tanh", "gelu", "mish", "other"
 """Functions of torch, and what is none of them."""
-KINDS = {OTHER: FUNCTION, written_out.LAYER_NORM: LAYER_NORM}
+KINDS = {OTHER: FUNCTION, written_out.VOCABULARY: FUNCTION, written_out.LAYER_NORM: LAYER_NORM}
 """Kind of sequence of each function that is not one elementwise kernel of torch."""
 CASTS = ("to", "_to_copy", "float")
 MATMULS = ("linear", "matmul", "addmm", "mm", "bmm")

@@ -1,4 +1,5 @@
-"""Layer norms, softmaxes and dropout that are written out as several ops, where torch has one kernel each way."""
+"""Layer norms, softmaxes and dropout that are written out as several ops, where torch has one kernel each way, and
+what is computed of the probabilities of a vocabulary, where a compiler has one."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.gpu.fused_sequences import NamedOps, grow
 from gpuprof.tracefile.trace import I64
-from gpuprof.units import Assumed, Ops
+from gpuprof.units import Assumed, Elements, Ops, Ratio
 
 LAYER_NORM, SOFTMAX, DROPOUT = "layer_norm", "softmax", "dropout"
 """Functions of torch."""
+VOCABULARY = "vocabulary"
+"""Log-probabilities of tokens, and entropies."""
 CASTS = ("to", "_to_copy", "float", "type_as")
 MOST_MOMENTS: Assumed[Ops] = 4
 """Most ops that compute a mean and a variance before the mean is subtracted, with casts."""
@@ -21,6 +24,18 @@ MOST_AFFINE: Assumed[Ops] = 3
 """Most ops that apply a weight and a bias, with casts."""
 MOST_DROPOUT: Assumed[Ops] = 4
 """Most ops after random numbers: a comparison, a cast, and two multiplications."""
+LEAST_CLASSES: Assumed[Elements] = 1_000
+"""Fewest classes of a vocabulary: with fewer, a row's probabilities are small."""
+LEAST_PER_PICKED: Assumed[Ratio] = 8
+"""Fewest log-probabilities of a row for each one that is picked."""
+MOST_OVER_CLASSES: Assumed[Ops] = 12
+"""Most ops from the softmax to the sum or the picked values, views of tokens included."""
+MOST_BEFORE_SOFTMAX: Assumed[Ops] = 4
+"""Most ops before the softmax: a cast, a temperature, a shift."""
+OVER_CLASSES = (
+    "exp", "mul", "sum", "neg", "sub", "div", "gather", "log_softmax", "softmax", "logsumexp", "unsqueeze", "squeeze",
+    "slice", "select", "view", "reshape", "expand", "clone", "contiguous", "clamp", *CASTS,
+)  # fmt: skip
 
 
 def written_functions(named: NamedOps, family: I64) -> Iterator[tuple[str, int, int, int]]:
@@ -31,6 +46,37 @@ def written_functions(named: NamedOps, family: I64) -> Iterator[tuple[str, int, 
         yield from _softmax(named, family, at)
     for at in np.flatnonzero(named("rand", "rand_like", "bernoulli", "bernoulli_", "uniform_")).tolist():
         yield from _dropout(named, family, at)
+    end = -1
+    for at in np.flatnonzero(named("log_softmax", "softmax")).tolist():
+        if at > end:
+            for found in _over_classes(named, family, at):
+                end = found[2]
+                yield found
+
+
+def _over_classes(named: NamedOps, family: I64, at: int) -> Iterator[tuple[str, int, int, int]]:
+    """log_softmax(logits) of which a few values of each row are picked, or p · log(p) summed over each row."""
+    shape = next(iter(named.shapes(int(named.dims[at]))), ())
+    if len(shape) < 2 or shape[-1] < LEAST_CLASSES:
+        return
+
+    def wide(row: int) -> bool:
+        return named.shapes(int(named.dims[row]))[:1] == [shape]
+
+    last, products = -1, named("mul")
+    for row in range(at + 1, grow(at, named(*OVER_CLASSES), family, 1, MOST_OVER_CLASSES) + 1):
+        if wide(row) and (_picks(named, row) or (named("sum")[row] and any(products[at:row]))):
+            last = row
+    if last > 0:
+        before = grow(at, named("div", "mul", "slice", *CASTS), family, -1, MOST_BEFORE_SOFTMAX)
+        first = next(row for row in range(before, at + 1) if wide(row))
+        yield VOCABULARY, first, last, first
+
+
+def _picks(named: NamedOps, row: int) -> bool:
+    """Whether an op picks a few values of each row by their indices."""
+    shapes = named.shapes(int(named.dims[row]))[:2]
+    return bool(named("gather")[row]) and len(shapes) == 2 and LEAST_PER_PICKED * shapes[1][-1] <= shapes[0][-1]
 
 
 def _layer_norm(named: NamedOps, family: I64, at: int) -> Iterator[tuple[str, int, int, int]]:

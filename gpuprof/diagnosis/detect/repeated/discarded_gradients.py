@@ -27,6 +27,8 @@ fewer."""
 UNMATCHED_SHAPES_SHARE: Assumed[Share] = 0.5
 """Smallest share of the discarded gradients with shapes that no optimizer updates; the others share their shape with
 gradients that are used."""
+IDLE = "idle_"
+"""Beginning of the names of a run's facts about the weights whose gradients no optimizer uses."""
 _SUM = "torch::autograd::AccumulateGrad"
 
 
@@ -49,8 +51,8 @@ class _Pass:
     rows: I64
     sums: I64
     """Positions in `rows` of sums into gradients."""
-    shapes: list[Shape]
-    """Shapes of these gradients."""
+    shapes: list[Shape | None]
+    """Shapes of these gradients; None where they were not recorded."""
     fresh: list[bool]
     """Whether there was no gradient yet."""
 
@@ -62,11 +64,14 @@ def find_discarded(case: Analysis) -> Discarded | None:
     updates = _updates(case)
     if not passes or not updates:
         return None
-    inputs = _embedded(case)
+    inputs, trained = _embedded(case), _trained(case, len(updates))
+    known = all(None not in one.shapes for one in passes)
     starts, ends, threads, count = [], [], [], 0
     ops = case.trace.ops
     for at, one in enumerate(passes):
-        cut = _end_of_use(case, passes, at, updates, inputs)
+        cut = _end_of_use(case, passes, at, updates, inputs) if known else None
+        if cut is None and trained is not None:
+            cut = _end_of_trained(one, trained)
         if cut is None:
             continue
         rest = one.rows[cut + 1 :]
@@ -107,13 +112,10 @@ def _passes(case: Analysis) -> Iterator[_Pass]:
             first, last = (int(column[rows[place]]) for column in (ops.start_ns, ops.end_ns))
             call = calls[np.searchsorted(called, first) :][:1]
             shape = shapes_in(case, int(ops.dims[call[0]]))[:1] if len(call) and ops.end_ns[call[0]] <= last else []
-            if not shape or shape[0] is None:
-                break
             places.append(place)
-            shapes.append(shape[0])
+            shapes.append(shape[0] if shape else None)
             fresh.append(bool(np.searchsorted(added, first) == np.searchsorted(added, last)))
-        else:
-            yield _Pass(rows, np.array(places, np.int64), shapes, fresh)
+        yield _Pass(rows, np.array(places, np.int64), shapes, fresh)
 
 
 def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
@@ -144,22 +146,45 @@ def _end_of_use(
     matter."""
     ops, one = case.trace.ops, passes[at]
     begun = int(ops.start_ns[one.rows[0]])
-    count = Counter(one.shapes)
+    made = [shape for shape in one.shapes if shape is not None]
+    count = Counter(made)
     updated = {
         shape: 0 if shape in inputs else _updated(case, passes, at, shape, count[shape], updates, begun)
         for shape in count
     }
-    used = [place for place, shape in zip(one.sums.tolist(), one.shapes, strict=True) if updated[shape] >= count[shape]]
+    used = [place for place, shape in zip(one.sums.tolist(), made, strict=True) if updated[shape] >= count[shape]]
     if not used:
         return None
     cut = max(used)
-    gone = Counter(shape for place, shape in zip(one.sums.tolist(), one.shapes, strict=True) if place > cut)
+    gone = Counter(shape for place, shape in zip(one.sums.tolist(), made, strict=True) if place > cut)
     if not gone or len(one.rows) - cut - 1 < FEWEST_NODES:
         return None
     clear = sum(number for shape, number in gone.items() if not updated[shape])
     if clear < UNMATCHED_SHAPES_SHARE * gone.total() or any(gone[s] > count[s] - updated[s] for s in gone):
         return None
     return cut
+
+
+def _trained(case: Analysis, updates: int) -> int | None:
+    """Number of tensors that a step's only optimizer updates, where these are all weights that get gradients; None if
+    that is not known."""
+    optimizer = (case.run.optimizer or {}) if case.run else {}
+    tensors = int(optimizer.get("tensors") or 0)
+    idle = [count for name, count in optimizer.items() if name.startswith(IDLE)]
+    every = bool(idle) and not any(idle) and updates == case.steps
+    return tensors if tensors and every else None
+
+
+def _end_of_trained(one: _Pass, trained: int) -> int | None:
+    """Position in a pass of the sum into the gradient of the last of `trained` weights, where more gradients follow: as
+    no other weight gets one, they are of inputs, which come before all weights. None where the pass does not end in a
+    longer way to them than there is between any two weights."""
+    more = len(one.sums) - trained
+    if more < 1 or trained < 2:
+        return None
+    steps = np.diff(one.sums)
+    way = int(steps[trained - 1])
+    return int(one.sums[trained - 1]) if way >= FEWEST_NODES and way > steps[: trained - 1].max() else None
 
 
 def _updated(
@@ -181,7 +206,7 @@ def _updated(
         until = int(case.trace.ops.start_ns[later.rows[0]])
         break
     between = [shapes for start, shapes in updates if begun <= start < until]
-    every = set(passes[at].shapes)
+    every = {shape for shape in passes[at].shapes if shape is not None}
     if any(not every & set(shapes) for shapes in between):
         return count  # an optimizer whose tensors do not show
     return max((shapes[shape] for shapes in between), default=count)
