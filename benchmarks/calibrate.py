@@ -20,9 +20,11 @@ import numpy as np
 
 from benchmarks import fit_or_test
 from benchmarks.accuracy import DEVICE, MS, ROOT, error
+from benchmarks.gain_scatter import gains
 from benchmarks.other_gpus import EXAMPLE, H100, LEAST_NS, TRAININGS, _median_ns, _rows
 from benchmarks.profiler_cost import INFORMATIVE
 from benchmarks.refit import Knob, Refit, Subject, diagnosed, fit_cases, refit_by_fix
+from gpuprof.calibration import noise as noise_table
 from gpuprof.calibration import profiler as profiler_table
 from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
@@ -184,7 +186,8 @@ def queued_gaps(timeline: Timeline) -> np.ndarray:
 
 
 def noise() -> Iterator[Refit]:
-    """Half of the 80 % interval of processes of one program, from the timings of the scenarios."""
+    """Half of the 80 % interval of processes of one program, from the timings of the scenarios, and how measured gains
+    scatter beyond it."""
     spread = {
         f"{entry.name} {fix}".strip(): half_width([entry.steps_ms([process]) for process in processes])
         for entry in catalogue.scenarios()
@@ -201,12 +204,13 @@ def noise() -> Iterator[Refit]:
     pooled = np.concatenate([found for name, found in away.items() if name in values])
     note = "of all processes together; programs whose CPU matters"
     yield Refit("noise.HOST_BOUND", values, float(np.quantile(pooled, 0.8)), note)
+    yield from gains()
 
 
 def _away(entry: catalogue.Scenario) -> F64:
-    """How far each process of an unchanged program is from the mean of the others, divided by the square root of the
-    share of the step that scales with the CPU's time; empty for fewer than five processes, or if that share is
-    small."""
+    """How far each process of an unchanged program is from the mean of the others, without what the GPU's part differs
+    by, divided by the square root of the share of the step that scales with the CPU's time; empty for fewer than five
+    processes, or if that share is small."""
     processes = dict(_by_fix(entry)).get("", [])
     if len(processes) < 5 or entry.recording is None:
         return np.empty(0)
@@ -218,7 +222,8 @@ def _away(entry: catalogue.Scenario) -> F64:
     steps = np.log([np.mean(entry.steps_ms([process])) for process in processes])
     n = len(steps)
     # From the mean of all; of a process and the n others' mean the variances add up.
-    return np.abs(steps - steps.mean()) * np.sqrt(n / (n - 1)) / np.sqrt(share)
+    squares = (steps - steps.mean()) ** 2 * n / (n - 1)
+    return np.sqrt(np.maximum(squares - noise_table.GPU_PROCESS.value**2, 0) / share)
 
 
 def _by_fix(entry: catalogue.Scenario) -> Iterator[tuple[str, list[dict]]]:

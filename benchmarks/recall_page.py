@@ -125,6 +125,11 @@ RELIABILITY = """
 | probability that is stated | role test: mean, and share that gained 2 % | role fit |
 |---|---|---|
 """
+ONE_SIDED = """
+Fixes with a condition that the recording does not show gain more often here than stated: where the condition does not
+hold, the change alters the training or fails, and is not measured. These numbers do not show how often conditions hold
+in other programs.
+"""
 MISSED = """
 Gained 10 % and not shown (role test):
 
@@ -166,7 +171,7 @@ def section(found: Sequence[Pair]) -> str:
         if any(low in one for one in rows):
             cells = [f"{one[low][2]:.2f}: {one[low][3]}" if low in one else "–" for one in rows]
             text += f"| {low:.1f} to {high:.1f} | {cells[0]} | {cells[1]} |\n"
-    return text + _missed(test) + _first_contact()
+    return text + ONE_SIDED + _missed(test) + _first_contact()
 
 
 def _missed(found: Sequence[Pair]) -> str:

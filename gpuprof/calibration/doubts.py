@@ -98,7 +98,8 @@ DOUBT_LEFT = Number(
     "Of the assumed probability that a fix does not work, for what it needs and the recording does not show, the share "
     "that measurements leave. Of 14 such fixes in *Worth trying* that were measured on programs of the role fit, 3.3 "
     "should have failed, and none did: with 0.7 of the doubt that has a probability of 0.1. That end of it is "
-    "taken, since the programs were written to have what their fixes change, which favours the fixes; for the same "
-    "reason the list of a fix goes by the assumed probability.",
+    "taken, since the programs were written to have what their fixes change, and a change whose condition does not "
+    "hold is not measured at all; for the same reason the list of a fix goes by the assumed probability. No recording "
+    "shows how often conditions fail elsewhere.",
     ("scenarios",), "python -m benchmarks.recall",
 )  # fmt: skip

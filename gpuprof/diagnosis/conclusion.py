@@ -27,7 +27,7 @@ from gpuprof.diagnosis.verdict.doubts import doubts
 from gpuprof.diagnosis.verdict.estimate import estimate_devices
 from gpuprof.diagnosis.verdict.rest_of_step import first_cause
 from gpuprof.diagnosis.verdict.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
-from gpuprof.diagnosis.verdict.verdict import judge, slow_kind, with_doubts
+from gpuprof.diagnosis.verdict.verdict import judge, limit_of_usual_step, slow_kind, with_doubts
 from gpuprof.diagnosis.verdict.verdict_summary import summary
 from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.noise import process_noise
@@ -75,7 +75,8 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     slow = _slow_calls(analysis, compiling)
     if verdict.bound == "host" and first_cause(busiest.idle_ns) == COLLECTING:
         verdict = replace(verdict, cause=COLLECTING)
-    verdict = replace(verdict, turns=turns, slow_calls=slow, computes=_computes(analysis))
+    usual = limit_of_usual_step(analysis.graph, verdict.bound, analysis.mean)
+    verdict = replace(verdict, turns=turns, slow_calls=slow, computes=_computes(analysis), usual=usual)
     if verdict.bound is not None:
         waits, ranks = cpu_waits(analysis.graph), analysis.question.ranks
         doubted = doubts(analysis.timeline, busiest, steps, budget, roof, verdict.bound, ranks, waits)

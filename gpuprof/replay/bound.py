@@ -53,6 +53,13 @@ def bound_of(
     return _device_part(found) if first == "device" else first
 
 
+def resource_of(found: Sensitivities, without: Callable[[Resource], float]) -> Resource | None:
+    """The resource that limits the step by the same rule; None if several do, or none."""
+    capped_values: dict[Resource, float] = {name: getattr(capped(found, without), name) for name in RESOURCES}
+    first = _resource(capped_values, without, found)
+    return None if first == "balanced" else first
+
+
 def capped(found: Sensitivities, without: Callable[[Resource], float]) -> Sensitivities:
     """The same sensitivities, none greater than the gain of removing the resource; the parts of the device shrink with
     it.

@@ -6,6 +6,7 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.replay.graph import HOST, Graph
+from gpuprof.timeline.cpu.view_ops import NO_ELEMENTS
 from gpuprof.tracefile.trace import OP, Mask
 
 
@@ -21,8 +22,11 @@ def without_launches(graph: Graph) -> Mask:
 
 
 def computes(graph: Graph) -> Mask:
-    """Long parts of that work inside ops: they compute on tensors in host memory, in many threads."""
-    in_op = np.append(graph.timeline.trace.ops.kind == OP, False)[graph.scope]
+    """Long parts of that work inside ops that go over elements: they compute on tensors in host memory, in many
+    threads."""
+    trace = graph.timeline.trace
+    over_elements = (trace.ops.kind == OP) & ~trace.rows_named(trace.ops.name, NO_ELEMENTS.__contains__)
+    in_op = np.append(over_elements, False)[graph.scope]
     took = graph.recorded_end_ns - graph.recorded_start_ns
     return without_launches(graph) & in_op & (took >= calibrated.COMPUTES_NS.value)
 

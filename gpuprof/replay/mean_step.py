@@ -75,6 +75,10 @@ class MeanStep:
         """The simulated step of a graph, ns; where workers make the batches, without waiting for them."""
         return step_of(_fetching(graph) if self._has_workers else graph)
 
+    def usual(self, graph: Graph) -> MeanStep:
+        """The usual step of a graph alone: every batch is ready, and no step is longer."""
+        return MeanStep(_fetching(graph) if self._has_workers else graph)
+
     def with_faster_cpu(self, now: Graph, then: Graph, *, same_input: bool = False) -> float:
         """The simulated step of a graph that differs from another by a faster CPU and shorter GPU work only, ns.
 

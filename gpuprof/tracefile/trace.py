@@ -8,15 +8,15 @@ text is string id `NO_TEXT`. Durations are kept as recorded, zero and negative o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.tracefile.rows_by_id import RowsById
+from gpuprof.tracefile.rows_by_id import RowsById, same_again
 from gpuprof.units import Code, Convention, WholeNs
 
 if TYPE_CHECKING:
@@ -311,9 +311,16 @@ class Trace:
         return {text: i for i, text in enumerate(self.strings)}
 
     def rows_named(self, name: I32, test: Callable[[str], object]) -> Mask:
-        """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
-        rows = self._rows_of(name)
-        return rows.mask(one for one in rows.present if test(self.strings[one]))
+        """Mask of the rows of a name column whose text passes. Each distinct name is tested once, and by a test that
+        can only give the same result again, once for this trace."""
+        rows, strings = self._rows_of(name), self.strings
+        column = next((key for key, own in self._names.items() if own is name), None)
+        key = None if column is None else same_again(test)
+        if key is None:
+            return rows.mask([one for one in rows.present if test(strings[one])])
+        if (column, key) not in self._passed:
+            self._passed[column, key] = [one for one in rows.present if test(strings[one])]
+        return rows.mask(self._passed[column, key])
 
     def _rows_of(self, name: I32) -> RowsById:
         """Index of the rows of a name column; cached for this trace's own columns."""
@@ -332,9 +339,23 @@ class Trace:
     def _sorted(self) -> dict[str, RowsById]:
         return {}
 
+    @cached_property
+    def _passed(self) -> dict[tuple[str | None, Hashable], list[int]]:
+        """Ids of the names of a column that pass a test."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: everything except what tests passed, some of which cannot be."""
+        return {name: value for name, value in self.__dict__.items() if name != "_passed"}
+
     def text(self, string_id: int) -> str | None:
         """The text of a string id, None for NO_TEXT."""
         return None if string_id < 0 else self.strings[string_id]
+
+    def texts(self, string_ids: NDArray[Any]) -> list[str]:
+        """The texts of string ids, "" for NO_TEXT."""
+        strings = self.strings
+        return [strings[one] if one >= 0 else "" for one in string_ids.tolist()]
 
     def __repr__(self) -> str:
         return (

@@ -142,7 +142,9 @@ def ground(seen: Visit) -> list[str]:
 
 @pytest.mark.slow
 def test_it_prints(unfolded):
+    unfolded.page.emulate_media(media="null")  # as a browser prints it: not what is drawn for the screen
     paper = unfolded.page.pdf(prefer_css_page_size=True)
+    unfolded.page.emulate_media(media="screen")
     assert paper.startswith(b"%PDF-") and len(paper) > 50_000
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 15
     assert theme(unfolded) == "light"
@@ -173,6 +175,8 @@ def test_paper_is_white_and_has_no_controls(run, visit):
             assert box["x"] >= 0 and box["x"] + box["width"] <= PAPER and box["height"] > 100
         table = page.locator("#kernels-view table").bounding_box()
         assert table["x"] + table["width"] <= PAPER, "its last column is printed, too"
+        names = page.locator("#kernels-view tbody .kernels-name").all()[:20]
+        assert max(one.bounding_box()["height"] for one in names) < 20, "a kernel's name is one line"
         page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
         page.emulate_media(media="screen")
         assert theme(seen) == "dark"

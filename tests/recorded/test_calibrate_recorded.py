@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice
 
@@ -11,11 +12,12 @@ from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 from helpers.present import present
 
-from benchmarks import calibrate, fit_or_test, refit
+from benchmarks import calibrate, fit_or_test, gain_scatter, refit
 from benchmarks.refit import Knob, Refit
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.findings import compile, recompute
+from gpuprof.value_range import Range
 from scenarios import catalogue
 
 PAIR = "tests/data/pairs/tiny.json.gz"
@@ -75,7 +77,7 @@ def test_noise_is_that_of_the_processes():
 @pytest.mark.slow
 def test_processes_of_programs_whose_cpu_matters_differ_more():
     with fit_or_test.only_fit():
-        found = {one.name: one for one in calibrate.noise()}["noise.HOST_BOUND"]
+        found = {one.name: one for one in islice(calibrate.noise(), 3)}["noise.HOST_BOUND"]
     table = numbers()["noise.HOST_BOUND"]
     assert present(found.value) == pytest.approx(table.value, rel=0.05)
     assert present(found.interval) == pytest.approx((table.low, table.high), rel=0.05)
@@ -104,3 +106,29 @@ def test_shares_of_the_bandwidth():
     used = 0.6
     longer = np.sqrt((used * 1.43) ** 2 + 1 - used**2)
     assert calibrate.share_of_bandwidth(float(longer), 1.43) == pytest.approx(used)
+
+
+@pytest.mark.parametrize(
+    ("measured", "turns", "share"),
+    [(2.0, 0.0, 0.0), (2.15, 0.0, 0.0), (1.7, 0.0, None), (1.7, 0.2, 0.0), (2.6, 0.1, None), (1.3, 0.1, None)],
+)
+def test_what_turns_scatter_by_is_no_scatter_of_the_replay(measured: float, turns: float, share: float | None):
+    """A gain of 2, 1.9 to 2.2 for what its fix is unsure of: what is needed beyond it puts the end where the measured
+    gain is, less what its turns explain."""
+    gain, shorter = Range(1.9, 2.0, 2.2), math.log(2)
+    found = gain_scatter.share_needed(measured, gain, shorter, turns)
+    if share is not None:
+        assert found == share
+        return
+    own = math.log1p(numbers()["noise.GAIN"].value)
+    assert math.hypot(found * shorter, turns, own) == pytest.approx(abs(math.log(measured / 2)))
+    assert gain_scatter.share_needed(measured, gain, 0.0, turns) == math.inf
+
+
+@pytest.mark.slow  # predicts every measured gain of role fit
+@pytest.mark.timeout(900)
+def test_scatter_of_gains_beyond_that_of_processes():
+    with fit_or_test.only_fit():
+        (found,) = gain_scatter.gains()
+    assert found.value == pytest.approx(numbers()[found.name].value, rel=0.05)
+    assert len(found.values) >= 40

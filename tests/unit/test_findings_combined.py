@@ -11,7 +11,6 @@ import pytest
 from helpers.case import only, run_of, with_facts
 from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
-from gpuprof.calibration import noise as noise_calibrated
 from gpuprof.calibration import recompute as recompute_calibrated
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
@@ -28,7 +27,7 @@ from gpuprof.diagnosis.result.run_model import RunMemory
 from gpuprof.diagnosis.verdict.share_verdict import judge_shares
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import change_noise
+from gpuprof.replay.noise import process_noise, replay_noise
 from gpuprof.replay.transform import scaled
 from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.timeline.phases import BACKWARD, FORWARD
@@ -71,8 +70,8 @@ def test_noise_counts_once_and_each_fix_for_itself(monkeypatch, tmp_path):
     assert found.step_ns.expected == pytest.approx(0.8 * 0.5 * case.step_ns, rel=0.03)
     for end, factor in ((found.step_ns.low, 0.4), (found.step_ns.high, 0.7)):
         of_fix = math.log((0.8 * factor * KERNEL + GAP) / (0.8 * 0.5 * KERNEL + GAP))
-        scatter = change_noise(found.step_ns.expected / case.step_ns)
-        away = math.hypot(math.log1p(noise_calibrated.PROCESS.value), max(scatter, abs(of_fix)))
+        scatter = replay_noise(found.step_ns.expected / case.step_ns)
+        away = math.hypot(math.log1p(process_noise(0.0)), max(scatter, abs(of_fix)))
         assert abs(math.log(end / found.step_ns.expected)) == pytest.approx(away, rel=0.015)
 
 

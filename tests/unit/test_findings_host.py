@@ -236,7 +236,9 @@ def test_waits_of_two_kinds_that_only_gain_together_are_one_fix(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
-def test_no_compile_where_it_is_compiled(tmp_path, mark):
+@pytest.mark.parametrize("fused", [True, False])
+def test_no_compile_where_it_is_compiled(tmp_path, mark, fused):
+    """Ranges of compiled code whose kernels Inductor generated; a captured graph that runs op by op is eager."""
     program = Program()
 
     def marked(body):
@@ -248,7 +250,10 @@ def test_no_compile_where_it_is_compiled(tmp_path, mark):
     def layers():
         for _ in range(LAYERS):
             program.small_mm()
-            program.elementwise()
+            if fused:
+                program.launch("triton_poi_fused_mul_0", (program.now + 1 * US, program.now + 3 * US), 2 * US)
+            else:
+                program.elementwise()
             program.python(PAUSE)
 
     def body():
@@ -259,8 +264,10 @@ def test_no_compile_where_it_is_compiled(tmp_path, mark):
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    assert compiled_share(case.timeline) > 0.9
-    assert not list(compile.find(case))
+    assert (compiled_share(case.timeline) > 0.9) == fused
+    found = list(compile.find(case))
+    assert bool(found) != fused
+    assert fused or any("runs op by op" in one.text for one in found[0].evidence)
 
 
 def test_one_compiled_region_does_not_make_a_model_compiled(tmp_path):

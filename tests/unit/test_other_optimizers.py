@@ -48,6 +48,19 @@ def test_adamw_takes_the_place_of_a_loop_over_parameters(tmp_path):
     assert found is not None and found.largest[0].finding == "optimizer", "whatever the rule, its step could be shorter"
 
 
+def test_torch_s_own_optimizers_keep_their_rule(tmp_path):
+    """RMSprop has no fused kernel, but updates whole lists; it needs no other optimizer."""
+    case = stepped(tmp_path, "RMSprop", "aten::mul_", "aten::addcmul_", "aten::addcdiv_")
+    proposal = only(optimizer, case, "lists")
+    assert "torch.optim.RMSprop(..., foreach=True)" in str(proposal.fix)
+    assert not proposal.changes
+    assert proposal.odds == 1
+    assert proposal.best is not None
+    assert proposal.worst is not None
+    best, usual, worst = (case.step_of(one(case.graph)) for one in (proposal.best, proposal.change, proposal.worst))
+    assert best < usual < worst < case.step_ns
+
+
 @pytest.mark.parametrize("ops", [("aten::mm", "aten::add_"), ("aten::mul",)])
 def test_not_where_matrices_are_multiplied_or_nothing_is_updated(tmp_path, ops):
     assert not list(optimizer.find(stepped(tmp_path, "Muon", *ops)))

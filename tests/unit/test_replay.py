@@ -155,6 +155,19 @@ def test_calls_that_return_late_do_not_hold_what_is_queued(tmp_path: Path):
     assert starts(scale(graph, device=0.5))[-1] == 706 * US
 
 
+@pytest.mark.parametrize(("gap", "faster"), [(15, 2), (300, 1)])
+def test_work_that_waited_long_waited_for_another_stream(gap: int, faster: int, tmp_path: Path):
+    """The later work starts 15 µs after that of the other stream, 5 ms after its launch: the event was not recorded.
+    Where 300 µs lie between, the cause is not known."""
+    trace = TraceBuilder().step(0, 0, 10_000 * US)
+    trace.launch("gemm", (10 * US, 20 * US), (25 * US, 30 * US))
+    trace.launch("all_reduce", (40 * US, 50 * US), (55 * US, 5_055 * US), stream=14)
+    trace.launch("gemm", (60 * US, 70 * US), ((5_055 + gap) * US, (5_060 + gap) * US))
+    graph = graph_of(trace, tmp_path)
+    assert starts(graph)[-1] == (5_055 + gap) * US
+    assert starts(scale(graph, device=0.5))[-1] == pytest.approx((5_055 / faster + gap) * US, abs=40 * US)
+
+
 def test_work_whose_launch_was_lost_keeps_its_place_on_its_stream(tmp_path: Path):
     trace = TraceBuilder()
     launches_that_were_lost(trace)

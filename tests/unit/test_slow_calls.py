@@ -105,7 +105,8 @@ def test_a_long_op_that_launches_nothing_computes(tmp_path):
 
 
 def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
-    """Ops that launch, ops in which others launch, quick ones, and long ones on a tensor of few numbers."""
+    """Ops that launch, ops in which others launch, quick ones, long ones on a tensor of few numbers, and lists of
+    views, however long they take."""
     made = Program()
 
     def body():
@@ -113,6 +114,7 @@ def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
             made.op(ATTENTION, "kernel", host=90 * US)
             made.op("aten::view", dims=[[1000, 1000]], host=5 * US)
             made.op("aten::sum", dims=[[10, 10]], host=70 * US)
+            made.op("aten::unflatten_dense_tensors", dims=[[1000, 1000]], host=200 * US)
 
     for _ in range(3):
         made.step(body)

@@ -61,14 +61,18 @@ def test_very_many_short_ones_add_up(tmp_path: Path):
     assert not list(slow_python.find(with_python(tmp_path / "usual", 60 * US, 45)))
 
 
-def _with_hooks(folder: Path, ns: int, times: int) -> Analysis:
-    """A step of 50 ops, and 50 nodes of its backward pass, some with a hook in Python."""
+def _with_hooks(folder: Path, ns: int, times: int, node: str = "") -> Analysis:
+    """A step of 50 ops, and 50 nodes of its backward pass, some with a hook in Python; `node`: op that the hook is in,
+    within the engine's range."""
     program, left = Program(), iter(range(1_000))
 
     def layer() -> None:
+        start = program.now
         program.small_mm()
         if next(left) % LAYERS < times:
             program.python(ns)
+        if node:
+            program.trace.op(node, start, program.now, program.tid)
 
     def body() -> None:
         for _ in range(LAYERS):
@@ -80,9 +84,11 @@ def _with_hooks(folder: Path, ns: int, times: int) -> Analysis:
     return program.case(folder)
 
 
-def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path):
-    """Each of 40 gradients is followed by 0.3 ms of Python; no piece is long, and none is on the training thread."""
-    case = _with_hooks(tmp_path, 300 * US, 40)
+@pytest.mark.parametrize("node", ["", "torch::autograd::AccumulateGrad"], ids=["before", "after"])
+def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path, node: str):
+    """Each of 40 gradients is followed by 0.3 ms of Python; no piece is long, and none is on the training thread. A
+    hook for after the accumulation is in that node's op."""
+    case = _with_hooks(tmp_path, 300 * US, 40, node)
     proposal = only(slow_python, case, slow_python.HOOKS)
     assert "40 times a step autograd's engine runs Python" in proposal.evidence[0].text and proposal.needs
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
@@ -91,6 +97,10 @@ def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path):
     assert item.what == "Python around the nodes of the backward pass"
 
 
-@pytest.mark.parametrize(("ns", "times"), [(60 * US, 40), (300 * US, 4)], ids=["the engine's own work", "a few"])
-def test_no_hooks(tmp_path: Path, ns: int, times: int):
-    assert not list(slow_python.find(_with_hooks(tmp_path, ns, times)))
+@pytest.mark.parametrize(
+    ("ns", "times", "node"),
+    [(60 * US, 40, ""), (300 * US, 4, ""), (300 * US, 40, "LoraBackward")],
+    ids=["the engine's own work", "a few", "a backward pass that is written in Python"],
+)
+def test_no_hooks(tmp_path: Path, ns: int, times: int, node: str):
+    assert not list(slow_python.find(_with_hooks(tmp_path, ns, times, node)))

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.mean_step.run_budget import _pace
 from gpuprof.diagnosis.result.fix import Fix
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
-from gpuprof.replay.noise import change_noise, process_noise
+from gpuprof.replay.noise import change_noise, process_noise, replay_noise
 from gpuprof.replay.transform import scale, scaled
 from gpuprof.value_range import Range
 
@@ -76,11 +76,11 @@ def test_a_fix_of_the_usual_step_gains_less_if_pauses_make_more_of_the_mean(tmp_
     to 6 ms, so that 10 ms become 8 at worst."""
     found = predicted(timed(tmp_path, 6, 8, 10, usual=4, lumps_ns={"pauses": 4 * MS}))
     assert found.step.expected == pytest.approx(6 * MS, rel=0.01)
-    noise, scatter = math.log1p(noise_calibrated.PROCESS.value), change_noise(8 / 6)
+    noise, scatter = math.log1p(process_noise(0.0)), change_noise(8 / 6)
     less = math.hypot(math.log1p(noise_calibrated.GAIN.value), max(scatter, math.log((8 / 6) / (10 / 8))))
     assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(less, abs=0.02)
     assert math.log(found.step.high / found.step.expected) == pytest.approx(
-        math.hypot(noise, scatter, math.log(8 / 6)), abs=0.02
+        math.hypot(noise, replay_noise(8 / 6), math.log(8 / 6)), abs=0.01
     )
 
 
@@ -191,10 +191,12 @@ def test_what_the_verdict_names_is_first_where_others_hardly_gain_more(gain: flo
 
 
 def test_processes_of_a_host_bound_step_differ_more(tmp_path):
-    """In their steps, and not in what a fix of the GPU's half gains; with the square root of the CPU's share."""
-    assert process_noise(0.0) == process_noise(0.1) == noise_calibrated.PROCESS.value
-    assert process_noise(1.0) == process_noise(1.2) == noise_calibrated.HOST_BOUND.value
-    assert process_noise(0.5) == pytest.approx(noise_calibrated.HOST_BOUND.value * math.sqrt(0.5))
+    """In their steps, and not in what a fix of the GPU's half gains: the GPU's part and the CPU's differ each for
+    itself, and that of the CPU with the square root of its share."""
+    of_gpu, of_cpu = noise_calibrated.GPU_PROCESS.value, noise_calibrated.HOST_BOUND.value
+    assert process_noise(-0.1) == process_noise(0.0) == of_gpu
+    assert process_noise(1.0) == process_noise(1.2) == pytest.approx(math.hypot(of_gpu, of_cpu))
+    assert process_noise(0.5) ** 2 == pytest.approx((process_noise(0.0) ** 2 + process_noise(1.0) ** 2) / 2)
     program = Program()
     for _ in range(3):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])

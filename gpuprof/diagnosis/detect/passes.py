@@ -25,12 +25,19 @@ FEWEST_LAUNCHES: Assumed[Launches] = 20
 
 def shapes_in(case: Analysis, text: int) -> list[tuple[int, ...] | None]:
     """Shapes of an op's arguments by position, from the id of the recorded text (see `argument_shapes`)."""
-    return argument_shapes(case.trace.text(text))
+    known: dict[int, list[tuple[int, ...] | None]] = case.memo.setdefault("shapes_in", {})
+    if text not in known:
+        known[text] = argument_shapes(case.trace.text(text))
+    return known[text][:]
 
 
 def types_in(case: Analysis, row: int) -> tuple[str, ...]:
     """Types of an op's arguments by position, as the profiler names them; empty where they were not recorded."""
-    return parse("", None, case.trace.text(int(case.trace.ops.types[row])), None, None).types
+    known: dict[int, tuple[str, ...]] = case.memo.setdefault("types_in", {})
+    text = int(case.trace.ops.types[row])
+    if text not in known:
+        known[text] = parse("", None, case.trace.text(text), None, None).types
+    return known[text]
 
 
 def like_before(case: Analysis, row: int, start_ns: int) -> int | None:

@@ -27,7 +27,8 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
 from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up, never_compiled
 from gpuprof.diagnosis.detect.compiled.foreseen_breaks import ModelBlocks, blocks_of, foreseen, in_words, with_calls
 from gpuprof.diagnosis.detect.compiled.graph_breaks import breaks, once_gone
-from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_share
+from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_ranges, compiled_share
+from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
@@ -130,7 +131,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
             f"fused they are about {after:,.0f}",
             found.host,
         )
-        + tuple(Evidence(text) for text in (in_words(expected), _of_blocks(kernels, varies, blocks)) if text),
+        + tuple(
+            Evidence(text)
+            for text in (_captured(case), in_words(expected), _of_blocks(kernels, varies, blocks))
+            if text
+        ),
         fix=case.stack.fix(
             call("model.compile", dynamic=True) + "  # before the first step; the lengths of batches vary"
             if varies
@@ -170,6 +175,14 @@ def find(case: Analysis) -> Iterator[Proposal]:
         launches=True,
         last=True,
         key="blocks",
+    )
+
+
+def _captured(case: Analysis) -> str:
+    """What is said of a program that captures its graph and runs it op by op."""
+    captured = case.ops_named(COMPILED.search) & ~compiled_ranges(case.timeline)
+    return (
+        "its graph is captured already, but runs op by op: its backend generates no kernels" if captured.any() else ""
     )
 
 

@@ -34,7 +34,7 @@ from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
-from gpuprof.units import Published, Version
+from gpuprof.units import Published, Share, Version
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 FUSABLE = frozenset({"Adam", "AdamW", "SGD"})
 """Optimizers of torch.optim that take `fused=True` on CUDA."""
+LISTABLE = frozenset({"ASGD", "Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
+"""Optimizers of torch.optim that have no fused kernel, and take `foreach=True`."""
 FUSED_ADAGRAD_FROM: Published[tuple[Version, Version]] = (2, 13)
 """The first torch whose documentation lists CUDA for Adagrad's `fused`."""
 FUSED = re.compile(r"^aten::_fused_")
@@ -66,9 +68,9 @@ whether gradients overflowed, so `scaler.step` no longer waits for that value.
     detected=f"""
 A step of torch.optim's `Adam`, `AdamW`, `SGD` or, from torch 2.13 on, `Adagrad` without `aten::_fused_…` ops, found by
 its `Optimizer.step` range. Any other optimizer that updates one parameter after another in place, except those that
-multiply matrices (Muon, Shampoo). Not shown if torch is older than 2.0. Parameter groups: at least {FEWEST_GROUPS}
-calls of a fused op, or of each op on lists, in a step, of which at most half have settings of their own where the run
-says so.
+multiply matrices (Muon, Shampoo); torch.optim's own among them can go through lists of parameters (`foreach=True`). Not
+shown if torch is older than 2.0. Parameter groups: at least {FEWEST_GROUPS} calls of a fused op, or of each op on
+lists, in a step, of which at most half have settings of their own where the run says so.
 """,
     gain=f"""
 All kernels of the step become one with {calibrated.OPTIMIZER_GPU.low:g} to {calibrated.OPTIMIZER_GPU.high:g} of their
@@ -76,7 +78,8 @@ time; CPU time in ops becomes {calibrated.OPTIMIZER_FOREACH_HOST.value:g} (from 
 {calibrated.OPTIMIZER_LOOP_HOST.value:g} (from a loop) of what it was. Reads of step counts (`aten::item` in the step)
 are removed with the Python between them, and so are a gradient scaler's read directly before the step and its wait.
 Python code around the ops becomes {calibrated.OPTIMIZER_FOREACH_PYTHON.value:g} (from foreach, which groups tensors and
-corrects a bias for each) or {calibrated.OPTIMIZER_LOOP_PYTHON.value:g} (from a loop). Reads of values in another
+corrects a bias for each) or {calibrated.OPTIMIZER_LOOP_PYTHON.value:g} (from a loop). From a loop to foreach both
+become what these shares leave between them, and the GPU's time stays as it is. Reads of values in another
 optimizer's step are removed, too; AdamW in its place is listed under *Worth trying* (probability
 {calibrated.OTHER_OPTIMIZER_ODDS.value:g} that it trains as well, assumed). With few trainable parameters the gain is
 often within the noise and is then not shown. Parameter groups of the same settings become one: as many are left as have
@@ -115,8 +118,8 @@ class _OptimizerStep:
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes fused=True for an optimizer that has it and does not use it, or a fused AdamW in place of one that has
-    none."""
+    """Proposes fused=True for an optimizer that has it and does not use it, foreach=True for one that has only that, or
+    a fused AdamW in place of one that has neither."""
     trace, ranges = case.trace, _innermost(case, case.ops_named(STEP.match))
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
     fusable = FUSABLE | {"Adagrad"} if torch_version(case) >= FUSED_ADAGRAD_FROM else FUSABLE
@@ -131,29 +134,40 @@ def find(case: Analysis) -> Iterator[Proposal]:
     name = " and ".join(sorted(names))
     how = "lists of parameters" if step.lists else "one parameter after another"
     text = f"{name} goes through {how}: {_said(case, step)}" + (_WAITS if step.asks else "")
+    common = {"evidence": spans(case, text, done), "claims": ("optimizer_step",)}
     if names <= fusable:
         yield Proposal(
             title="fused optimizer",
-            evidence=spans(case, text, done),
             fix=_fix(case, sorted(names)[0]).by("optimizer"),
-            change=_fused(step, 1),
-            best=_fused(step, 0),
-            worst=_fused(step, 2),
-            claims=("optimizer_step",),
+            change=_merged(step, _to_fused(step, 1)),
+            best=_merged(step, _to_fused(step, 0)),
+            worst=_merged(step, _to_fused(step, 2)),
+            **common,
+        )
+    elif names <= LISTABLE and not step.lists:
+        first = sorted(names)[0]
+        torch = call(f"torch.optim.{first}", ..., foreach=True)
+        yield Proposal(
+            title="the optimizer over lists of parameters",
+            fix=torch.by("optimizer", "foreach") if first == "Adagrad" else torch,
+            change=_merged(step, _to_lists(1)),
+            best=_merged(step, _to_lists(0)),
+            worst=_merged(step, _to_lists(2)),
+            key="lists",
+            **common,
         )
     elif not step.lists and not (_ops_inside(case, ranges) & case.ops_named(is_matmul)).any():
         yield Proposal(
             title="fused AdamW instead of this optimizer",
-            evidence=spans(case, text, done),
             fix=_fix(case, "AdamW"),
-            change=_fused(step, 1),
-            best=_fused(step, 0),
-            worst=_fused(step, 2),
+            change=_merged(step, _to_fused(step, 1)),
+            best=_merged(step, _to_fused(step, 0)),
+            worst=_merged(step, _to_fused(step, 2)),
             changes="the rule by which weights are updated, so the learning rate has to be chosen again",
             odds=calibrated.OTHER_OPTIMIZER_ODDS.value,
             needs="AdamW trains this model as well; it keeps two values for each weight",
-            claims=("optimizer_step",),
             key="other",
+            **common,
         )
 
 
@@ -222,11 +236,31 @@ def _step(case: Analysis, ranges: Mask) -> _OptimizerStep | None:
     return _OptimizerStep(in_op, host & ~in_op, reads, waits, work, source, lists, bool(asks.any()))
 
 
-def _fused(step: _OptimizerStep, way: int) -> Change:
-    """One kernel a step in place of all; `way`: 0 is the best case, 2 the worst."""
-    op_share = (calibrated.OPTIMIZER_FOREACH_HOST.rising if step.lists else calibrated.OPTIMIZER_LOOP_HOST.rising)[way]
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Shares of the step's time that are left."""
+
+    gpu: Share
+    in_op: Share
+    python: Share
+
+
+def _to_fused(step: _OptimizerStep, way: int) -> _Left:
+    """With a fused kernel; `way`: 0 is the best case, 2 the worst."""
+    in_op = calibrated.OPTIMIZER_FOREACH_HOST if step.lists else calibrated.OPTIMIZER_LOOP_HOST
     python = calibrated.OPTIMIZER_FOREACH_PYTHON if step.lists else calibrated.OPTIMIZER_LOOP_PYTHON
-    python_share = python.rising[way]
+    return _Left(calibrated.OPTIMIZER_GPU.rising[way], in_op.rising[way], python.rising[way])
+
+
+def _to_lists(way: int) -> _Left:
+    """Through lists in place of one parameter after another: a fused step takes a share of either."""
+    in_op = calibrated.OPTIMIZER_LOOP_HOST.rising[way] / calibrated.OPTIMIZER_FOREACH_HOST.rising[2 - way]
+    python = calibrated.OPTIMIZER_LOOP_PYTHON.rising[way] / calibrated.OPTIMIZER_FOREACH_PYTHON.rising[2 - way]
+    return _Left(1.0, in_op, python)
+
+
+def _merged(step: _OptimizerStep, left: _Left) -> Change:
+    """One kernel a step in place of all, and what is left of their time."""
     work, source, in_op, reads = step.work, step.source, step.in_op, step.reads
 
     def change(graph: Graph) -> Graph:
@@ -239,9 +273,9 @@ def _fused(step: _OptimizerStep, way: int) -> Change:
         python = step.python & ~reads
         less = removed(without_waits(graph, step.waits), gone)
         duration = less.duration_ns.copy()
-        duration[python] *= python_share
-        duration[work[last]] = gpu_ns * calibrated.OPTIMIZER_GPU.rising[way]
-        duration[source[last]] = host_ns * op_share
+        duration[python] *= left.python
+        duration[work[last]] = gpu_ns * left.gpu
+        duration[source[last]] = host_ns * left.in_op
         return less.with_durations(duration)
 
     return change
@@ -352,6 +386,7 @@ FINDING = Declaration(
     synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw", "adafactor"),
     titles=(
         "fused_adamw_instead_of_this_optimizer",
+        "the_optimizer_over_lists_of_parameters",
         "one_parameter_group_for_all_parameters_with_the_same_settings",
     ),
 )

@@ -16,7 +16,7 @@ from gpuprof.record.base.quantiles import Z80
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
-from gpuprof.replay.noise import change_noise, process_noise
+from gpuprof.replay.noise import change_noise, process_noise, replay_noise
 from gpuprof.replay.other_processes import other_processes
 from gpuprof.replay.simulate import FEWEST_IN_THREAD
 from gpuprof.replay.transform import scale
@@ -211,7 +211,8 @@ def prediction(steps: PredictedSteps, proposals: Sequence[Proposal]) -> Predicti
     and the uncertainty of the mean step. For the gain, an uncertainty of the step itself counts on both sides: a faster
     or slower CPU (here, and from one process to the next), or more or less excess of some steps, changes the unchanged
     step and the step after the fixes, and widens the gain only if it changes them by different factors. The interval
-    is at least as wide as measured gains scatter around replayed ones.
+    of the gain is at least as wide as measured gains scatter around replayed ones, that of the step as wide as they do
+    beyond the noise between processes, which it has by itself.
     """
     case, ordered = steps.case, in_order(proposals)
     usual = [p.change for p in ordered]
@@ -242,9 +243,9 @@ def prediction(steps: PredictedSteps, proposals: Sequence[Proposal]) -> Predicti
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
     # Another process may also be faster with a larger batch, but gains no more than the batch's work.
     noise = math.log1p(process_noise(host_share()))
-    scatter = change_noise(case.mean_ns / expected)
-    down = min(max(_away(*shorter, max(-quick, 0.0)), scatter), most)
-    up = max(_away(*longer, max(slow, 0.0)), scatter)
+    scatter, of_replay = change_noise(case.mean_ns / expected), replay_noise(case.mean_ns / expected)
+    down = min(max(_away(*shorter, max(-quick, 0.0)), of_replay), most)
+    up = max(_away(*longer, max(slow, 0.0)), of_replay)
     step_ns = _around(expected, (noise, down, min(steps_then)), (noise, up, max(steps_then)))
     gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(noise_calibrated.GAIN.value)
     shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]

@@ -45,7 +45,7 @@ class StepEnergy:
 
     def work_j(self, graph: Graph) -> float:
         """Energy of a step's GPU work above that of waiting, J, in a graph with the recorded one's nodes."""
-        return float(self.above_w @ graph.duration_ns) / 1e9 / self.steps
+        return _sum_of_products(self.above_w, graph.duration_ns) / 1e9 / self.steps
 
     def joules(self, work_j: float, step_ns: float) -> float:
         """Energy of a step of this length with this work, J."""
@@ -68,7 +68,12 @@ def step_energy(case: Analysis) -> StepEnergy | None:
         above[case.bound_parts[name] > 0] = power.value - calibrated.POWER_WAITING.value
     working = graph.on_gpu & (graph.resource != TRANSFER)
     above_w = np.where(working, gpu.tdp_w * above[np.maximum(graph.gpu_row, 0)], 0.0)
-    modelled = float(above_w @ graph.duration_ns) / 1e9 / steps
+    modelled = _sum_of_products(above_w, graph.duration_ns) / 1e9 / steps
     measured = (energy.power_w - waiting_w) * case.mean_ns / 1e9
     scale = measured / modelled if modelled > 0 else 0.0
     return StepEnergy(waiting_w, max(MOST_ABOVE_LIMIT * limit_w, energy.power_w), above_w * scale, steps)
+
+
+def _sum_of_products(a: F64, b: F64) -> float:
+    """Their scalar product, without the threads of a BLAS library, whose start costs more than the sum."""
+    return float(np.einsum("i,i", a, b))

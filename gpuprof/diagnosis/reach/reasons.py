@@ -165,7 +165,7 @@ def _older(slow: _SlowKernels) -> str | None:
     names = case.trace.gpu.name[rows]
     if not slow.mostly(np.isin(names, list(older))):
         return None
-    return f"the kernel was built for sm_{max(older.values())}0 and runs on an sm_{own}0 GPU"
+    return f"the kernel was built for sm_{max(older.values())}x and runs on an sm_{own}x GPU"
 
 
 def _generation(name: str) -> int | None:

@@ -19,7 +19,7 @@ from gpuprof.diagnosis.result.host_model import Host
 from gpuprof.diagnosis.result.run_model import Run
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.errors import GpuprofError
-from gpuprof.replay.bound import Bound
+from gpuprof.replay.bound import Bound, Resource
 from gpuprof.timeline.unit import STEP, Unit
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.source import Issue, Source
@@ -345,6 +345,9 @@ class Verdict:
     computes: str | None = None
     """The phase in which the CPU does most of its own computing on tensors in host memory; None if the GPU hardly
     waits for that."""
+    usual: Resource | None = None
+    """The resource that limits the usual step, where `bound` names what makes some steps longer and that is another
+    one."""
 
     @property
     def summary(self) -> str:

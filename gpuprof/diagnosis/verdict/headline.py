@@ -149,6 +149,11 @@ def key(diagnosis: Diagnosis) -> str:
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
 
+def limit_of_usual(diagnosis: Diagnosis) -> str:
+    """What limits the usual step, where the verdict names what makes some steps longer; otherwise empty."""
+    return "" if diagnosis.verdict.usual is None or diagnosis.verdict.unclear else _RESOURCES[diagnosis.verdict.usual]
+
+
 def lacks_trace(diagnosis: Diagnosis) -> bool:
     """Whether it is a run without a trace, known only from its timed steps."""
     return any(issue.id == "no_trace" for issue in diagnosis.quality.issues)
@@ -252,6 +257,8 @@ def _of_bars(diagnosis: Diagnosis, bars: list[Bar]) -> tuple[str, str]:
     ns, of_finding = _of_finding(diagnosis)
     if ns > most * bar.total_ns and words not in (*_COMPUTES.values(), _CPU["cpu_compute"]):
         return f"{of_finding} {share(ns / bar.total_ns, 1)}", "finding"
+    if verdict.usual == "device" and busy >= most:
+        return f"GPU BUSY {share(busy, 1)}, {words} {share(most, 1)}", first
     return f"{words} {share(most, 1)}", first
 
 

@@ -13,7 +13,17 @@ from gpuprof.diagnosis.result.diagnosis import UNCLEAR_CONFIDENCE, Family, Verdi
 from gpuprof.diagnosis.sentences import Sentences
 from gpuprof.diagnosis.verdict.doubts import Doubt, remaining
 from gpuprof.diagnosis.verdict.estimate import host_causes
-from gpuprof.replay.bound import EQUAL_SENSITIVITY, LEAST_SENSITIVITY, PARTS, RESOURCES, Bound, bound_of, capped
+from gpuprof.replay.bound import (
+    EQUAL_SENSITIVITY,
+    LEAST_SENSITIVITY,
+    PARTS,
+    RESOURCES,
+    Bound,
+    Resource,
+    bound_of,
+    capped,
+    resource_of,
+)
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
@@ -166,6 +176,17 @@ def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -
         return "communication"
     second = max(values, key=lambda name: (values[name], name in PARTS), default=None)
     return second if second is not None and values[second] >= EQUAL_SENSITIVITY else None
+
+
+def limit_of_usual_step(graph: Graph, bound: Bound | None, mean: MeanStep) -> Resource | None:
+    """The resource that limits the usual step; None where that is `bound`, where several do, or where no known cause
+    makes some steps longer."""
+    if bound is None or not mean.has_excess:
+        return None
+    usual = mean.usual(graph)
+    found = resource_of(sensitivities(usual.graph, mean=usual), gain_without(usual.graph, usual))
+    same = found == bound or (found == "device" and bound in PARTS)
+    return None if same else found
 
 
 def _lump(graph: Graph, mean: MeanStep) -> str | None:

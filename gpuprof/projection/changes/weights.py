@@ -4,7 +4,6 @@ tensors."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -88,11 +87,17 @@ def shapes_of(text: str) -> list[Shape] | None:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return [tuple(shape) for shape in found] if isinstance(found, list) and all(map(_is_shape, found)) else None
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(type(side) is int and side >= 0 for side in value)
+    if not isinstance(found, list):
+        return None
+    shapes = []
+    for value in found:
+        if not isinstance(value, list):
+            return None
+        for side in value:
+            if type(side) is not int or side < 0:
+                return None
+        shapes.append(tuple(value))
+    return shapes
 
 
 def _all_known(shapes: list[Shape] | None, known: set[Shape]) -> bool:

@@ -13,13 +13,16 @@ from gpuprof.replay.build.latencies import LATER_REASON_NS, bind, prompt, usual
 from gpuprof.replay.build.work import GpuWork
 from gpuprof.replay.graph import EVENT, GRAPH, LAUNCH, NEVER, STREAM
 from gpuprof.tracefile.trace import F64, I64
-from gpuprof.units import Assumed, WholeNs
+from gpuprof.units import Assumed, Share, WholeNs
 
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 """Columns of lags: the three reasons that the start of GPU work waits for."""
 WAITED_FOR_NS: Assumed[WholeNs] = 5_000
 """Work that starts at most this long, ns, after the end of other work, and late for every known reason, waited for that
 work."""
+WAITED_FOR_SHARE: Assumed[Share] = 0.01
+"""The same as a share of how late the work starts, where that is longer: after a wait of milliseconds some GPUs take
+tens of microseconds from the end of one stream's work to the start of another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ def _near(work: GpuWork, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
     order = np.argsort(work.end_ns, kind="stable")
     k = np.searchsorted(work.end_ns[order], work.start_ns[late], side="right") - 1
     source = order[np.maximum(k, 0)]
-    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < np.minimum(WAITED_FOR_NS, late_ns))
+    within = np.minimum(np.maximum(WAITED_FOR_NS, WAITED_FOR_SHARE * late_ns), late_ns)
+    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < within)
     good &= (work.stream[source] != work.stream[late]) & (device[source] == device[late]) & (source < late)
     return late[good], source[good]
 

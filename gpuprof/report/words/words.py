@@ -8,7 +8,7 @@ from collections import Counter
 from gpuprof.diagnosis.result.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.diagnosis.run.run_issues import how_to_record_sooner
 from gpuprof.diagnosis.sentences import Sentences
-from gpuprof.diagnosis.verdict.headline import headline, key, lacks_trace, ran_on_cpu
+from gpuprof.diagnosis.verdict.headline import headline, key, lacks_trace, limit_of_usual, ran_on_cpu
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.report.words.settle import fitting
@@ -68,12 +68,14 @@ def step_time(diagnosis: Diagnosis) -> str:
 
 
 def usual_step(diagnosis: Diagnosis) -> str:
-    """`usually 54 ms`: how the usual step differs from the mean; empty if it hardly does."""
+    """`usually 54 ms, limited by the GPU's own work`: how the usual step differs from the mean; empty if it hardly
+    does."""
     budget = diagnosis.budget
     if budget is None or not budget.has_usual_step or (diagnosis.steps and diagnosis.steps.source == "none"):
         return ""
     if budget.mean_ns == headline_ns(diagnosis):
-        return f"usually {duration(budget.usual_ns)}"
+        limit = limit_of_usual(diagnosis)
+        return f"usually {duration(budget.usual_ns)}{limit and f', limited by {limit}'}"
     return f"the recorded ones {duration(budget.mean_ns)} on average"
 
 

@@ -1,7 +1,8 @@
 """Ops that compute on tensors in host memory: an optimizer, a loss or a cast that the CPU runs itself.
 
-An op of torch that launches nothing takes microseconds if it makes a view or looks something up. One that takes longer
-at a stretch goes over numbers in host memory, and the GPU gets nothing from it until it is done.
+An op of torch that launches nothing takes microseconds if it makes a view or looks something up. Another one that takes
+longer at a stretch goes over numbers in host memory, and the GPU gets nothing from it until it is done. A list of views
+may take as long, of tensors that are on the GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.timeline.cpu.slow_calls import UNKNOWN, slow_calls
+from gpuprof.timeline.cpu.view_ops import NO_ELEMENTS
 from gpuprof.timeline.intervals import EMPTY, Intervals, complement, join, union
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
@@ -30,10 +32,10 @@ _SHAPE = re.compile(r"\[[\d, ]*\]")
 @remembered
 def computing(timeline: Timeline) -> Mask:
     """Rows of ops that compute on tensors in host memory: nothing in them launches, they take over 50 µs of their own,
-    and have a large tensor where shapes were recorded."""
+    do more than return a view or memory, and have a large tensor where shapes were recorded."""
     trace, ops = timeline.trace, timeline.trace.ops
     found = (ops.kind == OP) & ~_launching(timeline) & (_own_ns(timeline) >= calibrated.COMPUTES_NS.whole)
-    found &= trace.rows_named(ops.name, _LIBRARY.match)
+    found &= trace.rows_named(ops.name, lambda name: bool(_LIBRARY.match(name)) and name not in NO_ELEMENTS)
     slow = slow_calls(timeline)
     found[slow.op[slow.kind != UNKNOWN]] = False
     for dims in np.unique(ops.dims[found]).tolist():

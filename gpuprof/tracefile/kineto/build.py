@@ -9,7 +9,8 @@ import numpy as np
 
 from gpuprof.tracefile import trace
 from gpuprof.tracefile.kineto import layout
-from gpuprof.tracefile.kineto.msgspec_reader import ABSENT32, Parsed
+from gpuprof.tracefile.kineto.msgspec_reader import Parsed
+from gpuprof.tracefile.kineto.usual_args import ABSENT32
 from gpuprof.tracefile.trace import ABSENT, GpuInfo, Meta, Reading, Thread, Trace
 from gpuprof.units import Assumed, Values
 

@@ -23,6 +23,8 @@ def nanoseconds(text: bytes) -> tuple[int, bool] | None:
         digits = text[:-4] + text[-3:]
         if digits.isdigit():
             return int(digits), False
+    elif text.isdigit() and len(text) < LONGEST_DIGITS - 3:
+        return int(text) * 1000, False
     plain = _PLAIN.match(text)
     if plain:
         sign, whole, fraction = plain.groups()

@@ -22,11 +22,8 @@ from gpuprof.tracefile.kineto.columns import KinetoTables
 from gpuprof.tracefile.kineto.envelope import object_end
 from gpuprof.tracefile.kineto.microseconds import INT64, nanoseconds
 from gpuprof.tracefile.kineto.repair import repair
-from gpuprof.tracefile.trace import ABSENT, NO_TEXT
-
-ABSENT32 = np.iinfo(np.int32).min
-INT32 = range(-(2**31) + 1, 2**31)
-FLOAT32 = float(np.finfo(np.float32).max)
+from gpuprof.tracefile.kineto.usual_args import FLOAT32, INT32, USUAL, defaults
+from gpuprof.tracefile.trace import ABSENT
 
 NO_END = "the event list has no end"
 
@@ -91,6 +88,17 @@ class StringIds(dict):
         return number
 
 
+class TextIds(dict):
+    """JSON value (see `_inner`) → id of its text."""
+
+    def __init__(self, strings: StringIds) -> None:
+        self._strings = strings
+
+    def __missing__(self, text: bytes) -> int:
+        self[text] = number = self._strings[_text_of(text)]
+        return number
+
+
 @dataclass
 class Parsed:
     """A reader's result for `build`: columns per table, their strings, the envelope, and statistics of the reading."""
@@ -143,9 +151,10 @@ def add_events(events: Iterable[Event], parsed: Parsed) -> None:
     strings = parsed.strings
     assert isinstance(strings, StringIds)
     rows: dict[str, list[tuple]] = {table: [] for table in layout.TABLES}
+    texts = TextIds(strings)
     for event in events:
         try:
-            table = _add(event, rows, strings, parsed)
+            table = _add(event, rows, strings, texts, parsed)
         except (ValueError, TypeError, OverflowError, RecursionError):
             table = None
         if table is None:
@@ -179,55 +188,57 @@ def classify(ph: str, cat: str, name: str) -> tuple[int, int]:
     return layout.OTHER, 0
 
 
-def _add(event: Event, rows: dict[str, list[tuple]], strings: StringIds, parsed: Parsed) -> str | None:
+_classified = lru_cache(1 << 10)(classify)
+
+
+def _add(event: Event, rows: dict[str, list[tuple]], strings: StringIds, texts: TextIds, parsed: Parsed) -> str | None:
     """Appends the event's row; the table's name, "metadata", or None if it cannot be read."""
-    ph, cat, name = _text(event.ph), _text(event.cat), _text(event.name)
+    ph, cat, name = event.ph, event.cat, event.name
+    if not type(ph) is type(cat) is type(name) is str:
+        ph, cat, name = _text(ph), _text(cat), _text(name)
     if ph == "M":
         parsed.metadata.setdefault((name, _inner(event.pid), _inner(event.tid)), []).append(_any(event.args))
         parsed.metadata_events += 1
         return "metadata"
-    index, kind = classify(ph, cat, name)
+    index, kind = _classified(ph, cat, name if ph == "i" else "")
     table = layout.TABLES[index]
     start = nanoseconds(bytes(event.ts))
     if start is None:
         return None
     parsed.rounded += start[1]
-    track = (strings[_inner(event.pid)], strings[_inner(event.tid)])
+    track = (texts[bytes(event.pid)], texts[bytes(event.tid)])
     if table == "flows":
         rows[table].append((start[0], *track, _int(event.id), kind, ph == "s"))
         return table
-    values = _args(event.args, table, strings)
+    values = USUAL[table].values(event.args, texts)
+    if values is None:
+        values = _args(event.args, table, strings).values()
     if table == "memory":
-        fields = layout.ROWS[table].names or ()
-        rows[table].append((start[0], *track, *(values[f] for f in fields[3:])))
+        rows[table].append((start[0], *track, *values))
         return table
     end = start[0]
-    if len(bytes(event.dur)):
-        duration = nanoseconds(bytes(event.dur))
+    if took := bytes(event.dur):
+        duration = nanoseconds(took)
         if duration is None or start[0] + duration[0] not in INT64:
             return None
         parsed.rounded += duration[1]
         end += duration[0]
-    values |= {"kind": kind}
-    if table == "other":
-        values["category"] = strings[cat]
-    fields = layout.ROWS[table].names or ()
-    rows[table].append((start[0], end, strings[name], *track, *(values[f] for f in fields[5:])))
+    first = (strings[cat],) if table == "other" else ()
+    last = (kind,) if table in _OF_KINDS else ()
+    rows[table].append((start[0], end, strings[name], *track, *first, *values, *last))
     return table
 
 
-def defaults(table: str) -> dict[str, Any]:
-    """The value of every row field that an event does not give."""
-    out: dict[str, Any] = {}
-    for name, (dtype, *_) in (layout.ROWS[table].fields or {}).items():
-        if name in layout.TEXT_FIELDS:
-            out[name] = NO_TEXT
-        else:
-            out[name] = {"i8": ABSENT, "i4": ABSENT32, "f4": float("nan"), "u1": 0}[dtype.str[1:]]
-    return out
+_OF_KINDS = frozenset(table for table in layout.TABLES if "kind" in (layout.ROWS[table].names or ()))
+_NOT_FROM_ARGS = frozenset(("start_ns", "end_ns", "time_ns", "name", "pid", "tid", "kind", "category"))
 
 
-_DEFAULTS = {table: defaults(table) for table in layout.TABLES}
+def _defaults(table: str) -> dict[str, Any]:
+    given = defaults(table)
+    return {name: given[name] for name in layout.ROWS[table].names or () if name not in _NOT_FROM_ARGS}
+
+
+_DEFAULTS = {table: _defaults(table) for table in layout.TABLES}
 
 
 def _args(raw: msgspec.Raw, table: str, strings: StringIds) -> dict[str, Any]:

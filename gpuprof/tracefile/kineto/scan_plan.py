@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout, scan
-from gpuprof.tracefile.kineto.msgspec_reader import defaults
+from gpuprof.tracefile.kineto.usual_args import defaults
 
 _SLOTS = {
     "name": scan.S_NAME,

@@ -26,6 +26,8 @@ LEAST_STRETCH_SHARE: Assumed[Share] = 0.02
 LEAST_OWN_WORK_NS: Assumed[WholeNs] = 100_000
 """Python between two ops of this length, ns, or more is no mere call of a module, and what the engine does around a
 node is more than its own bookkeeping: that takes 2 to 50 µs."""
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+"""The node that adds to a gradient; hooks that are registered for after that run in its op."""
 OPTIMIZER = "Optimizer."
 """Prefix of the ranges that torch opens around an optimizer's methods."""
 _OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
@@ -54,10 +56,11 @@ def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE, shortest_
 
 
 def in_engine(case: Analysis) -> Mask:
-    """What autograd's engine does around a node at a stretch, in no op within it and in no call: hooks of gradients,
-    in Python."""
+    """What autograd's engine does around a node at a stretch, or in the node that adds to a gradient after it has done
+    so, in no op within it and in no call: hooks of gradients, in Python."""
     graph = case.graph
-    around = np.append(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)), False)[graph.scope]
+    engine = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE) or name == ACCUMULATES)
+    around = np.append(engine, False)[graph.scope]
     host = (graph.resource == HOST) & (graph.lane >= 0) & ~graph.waits & (graph.call < 0)
     return around & host & (graph.duration_ns >= LEAST_OWN_WORK_NS)
 

@@ -62,12 +62,13 @@ class _Ops:
     def __init__(self, case: Analysis) -> None:
         self.case = case
         self.rows, self.family = siblings(case)
-        self.names = [case.trace.text(int(name)) or "" for name in case.trace.ops.name[self.rows].tolist()]
+        self.names = case.trace.texts(case.trace.ops.name[self.rows])
+        self._dims = case.trace.ops.dims[self.rows].tolist()
         self.linear = [at for at, name in enumerate(self.names) if name == _LINEAR]
 
     def shapes(self, at: int) -> list[Shape | None]:
         """Shapes of an op's arguments."""
-        return shapes_in(self.case, int(self.case.trace.ops.dims[self.rows[at]]))
+        return shapes_in(self.case, self._dims[at])
 
     def adapters(self) -> Adapters | None:
         pairs = [(a, b) for a, b in zip(self.linear, self.linear[1:], strict=False) if self._is_pair(a, b)]

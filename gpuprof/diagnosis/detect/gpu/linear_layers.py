@@ -60,19 +60,20 @@ def layer_matmuls(case: Analysis) -> list[LayerMatmul]:
         by_op.setdefault(row, []).append(node)
     matmuls: dict[tuple[int, int, int], Matmul | None] = {}
     shaped = list[tuple[list[int], Matmul]]()
-    for row, found in by_op.items():
-        texts = int(ops.name[row]), int(ops.dims[row]), int(ops.types[row])
+    rows = np.fromiter(by_op, np.int64, len(by_op))
+    each = (column[rows].tolist() for column in (ops.name, ops.dims, ops.types))
+    for found, *texts in zip(by_op.values(), *each, strict=True):
+        texts = tuple(texts)
         if texts not in matmuls:
             matmuls[texts] = _matmul(case.trace, *texts)
         if (one := matmuls[texts]) is not None:
             shaped.append((found, one))
-    forward = Counter(
-        (one.m, one.k, one.n) for found, one in shaped if graph.phase[found[0]] != BACKWARD
-    )  # fmt: skip
+    durations, phases = graph.duration_ns, dict(zip(nodes.tolist(), graph.phase[nodes].tolist(), strict=True))
+    forward = Counter((one.m, one.k, one.n) for found, one in shaped if phases[found[0]] != BACKWARD)
     result, before = [], (0.0, 0.0)
     for found, one in shaped:
-        rows = np.array(sorted(found, key=lambda node: -graph.duration_ns[node]), np.int64)
-        m, k, n, role = _as_layer(one, forward, graph.phase[found[0]] == BACKWARD)
+        rows = np.array(sorted(found, key=lambda node: -durations[node]) if len(found) > 1 else found, np.int64)
+        m, k, n, role = _as_layer(one, forward, phases[found[0]] == BACKWARD)
         if max(k, n) >= FEWEST_OUTPUT_COLUMNS:
             continue
         casts = role != FORWARD or (m, k) != before

@@ -24,9 +24,10 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMULS, NOT_OF_CELLS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
-from gpuprof.diagnosis.detect.loops.small_op_loops import VIEWS, SmallLoops
+from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in, place
+from gpuprof.timeline.cpu.view_ops import VIEWS
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask

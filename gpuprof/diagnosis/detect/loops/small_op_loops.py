@@ -11,6 +11,7 @@ from gpuprof.diagnosis.detect.loops.layer_ops import LARGE_OPS, ONCE_A_LAYER
 from gpuprof.diagnosis.detect.loops.nested_loops import FEWEST_OPS, FEWEST_ROUNDS, loops_in, with_ends
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.timeline.cpu.view_ops import VIEWS
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, GENERATION, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64, OP, Mask
@@ -22,14 +23,6 @@ NOT_SMALL = LARGE_OPS | ONCE_A_LAYER
 """A repetition that contains one of these ops is a stack of layers."""
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
-VIEWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("alias", "as_strided", "chunk", "detach", "expand", "flatten", "lift_fresh", "narrow", "permute", "reshape"),
-        *("select", "slice", "split", "squeeze", "t", "to", "transpose", "unbind", "unflatten", "unsqueeze", "view"),
-    )
-)
-"""Ops that launch nothing if they only return a view of a tensor: a fused op needs them as well."""
 SPLITS = frozenset(
     f"aten::{name}" for name in ("chunk", "split", "split_with_sizes", "tensor_split", "unbind", "unsafe_split")
 )

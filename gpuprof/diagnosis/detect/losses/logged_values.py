@@ -112,7 +112,7 @@ class PassOps:
         self.start = columns.start_ns[self.rows]
         self.backward = case.timeline.host.backward
         self.needed = self._needed(columns.sequence[self.rows])
-        self.names = [case.trace.text(int(name)) or "" for name in columns.name[self.rows].tolist()]
+        self.names = case.trace.texts(columns.name[self.rows])
         self.in_optimizer = case.ops_within((columns.kind == ANNOTATION) & (case.timeline.host.op == OPTIMIZER))[
             self.rows
         ]

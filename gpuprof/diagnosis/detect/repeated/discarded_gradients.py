@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.replay.stretches import Stretches
-from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, NO_TEXT
 from gpuprof.units import Assumed, Ops, Share
 
 if TYPE_CHECKING:
@@ -107,15 +107,13 @@ def _passes(case: Analysis) -> Iterator[_Pass]:
         rows = rows[ops.end_ns[rows] <= end]
         if not len(rows) or len(np.unique(ops.thread[rows])) > 1:
             continue
-        places, shapes, fresh = [], [], []
-        for place in np.flatnonzero(sums[rows]).tolist():
-            first, last = (int(column[rows[place]]) for column in (ops.start_ns, ops.end_ns))
-            call = calls[np.searchsorted(called, first) :][:1]
-            shape = shapes_in(case, int(ops.dims[call[0]]))[:1] if len(call) and ops.end_ns[call[0]] <= last else []
-            places.append(place)
-            shapes.append(shape[0] if shape else None)
-            fresh.append(bool(np.searchsorted(added, first) == np.searchsorted(added, last)))
-        yield _Pass(rows, np.array(places, np.int64), shapes, fresh)
+        places = np.flatnonzero(sums[rows])
+        first, last = ops.start_ns[rows[places]], ops.end_ns[rows[places]]
+        call = np.append(calls, -1)[np.searchsorted(called, first)]
+        texts = np.where((call >= 0) & (ops.end_ns[call] <= last), ops.dims[call], NO_TEXT).tolist()
+        shapes = [one[0] if (one := shapes_in(case, text)) else None for text in texts]
+        fresh = np.searchsorted(added, first) == np.searchsorted(added, last)
+        yield _Pass(rows, places, shapes, fresh.tolist())
 
 
 def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:

@@ -63,14 +63,15 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
     if not len(rows):
         return None
     ops, strings = case.trace.ops, case.trace.strings
-    names = [strings[i] for i in ops.name[rows].tolist()]
-    activations = _activations(case, rows, names)
+    names, dims = [strings[i] for i in ops.name[rows].tolist()], ops.dims[rows].tolist()
+    family = family.tolist()
+    activations = _activations(case, dims, names)
     chains: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     at, step = 0, np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
     while at < len(rows):
-        end = _end(case, rows, family, names, activations, at) if names[at] in MAKE else at
+        end = _end(case, dims, family, names, activations, at) if names[at] in MAKE else at
         if end - at >= FEWEST_OPS:
-            key = (int(step[at]), *names[at:end], *ops.dims[rows[at:end]].tolist())
+            key = (int(step[at]), *names[at:end], *dims[at:end])
             chains[key].append((int(rows[at]), int(rows[end - 1])))
         at = max(end, at + 1)
     repeated = [(key, mine) for key, mine in chains.items() if len(mine) >= FEWEST_REBUILT]
@@ -84,22 +85,20 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
     return RebuiltConstants(stretches, len(most), named)
 
 
-def _activations(case: Analysis, rows: np.ndarray, names: list[str]) -> frozenset[tuple[int, ...]]:
+def _activations(case: Analysis, dims: list[int], names: list[str]) -> frozenset[tuple[int, ...]]:
     """Shapes of the tensors that layers take."""
-    texts = {
-        int(case.trace.ops.dims[row]) for row, name in zip(rows.tolist(), names, strict=True) if name in ACTIVATIONS
-    }
+    texts = {text for text, name in zip(dims, names, strict=True) if name in ACTIVATIONS}
     return frozenset(shape for text in texts for shape in shapes_in(case, text) if shape)
 
 
 def _end(
-    case: Analysis, rows: np.ndarray, family: np.ndarray, names: list[str], activations: frozenset[tuple[int, ...]],
+    case: Analysis, dims: list[int], family: list[int], names: list[str], activations: frozenset[tuple[int, ...]],
     at: int,
 ) -> int:  # fmt: skip
     """The position after the last op of the chain that begins at `at`."""
     end = at + 1
-    while end < min(at + MOST_OPS, len(rows)) and family[end] == family[at] and names[end] in GO_ON:
-        if any(shape in activations for shape in shapes_in(case, int(case.trace.ops.dims[rows[end]])) if shape):
+    while end < min(at + MOST_OPS, len(names)) and family[end] == family[at] and names[end] in GO_ON:
+        if any(shape in activations for shape in shapes_in(case, dims[end]) if shape):
             break
         end += 1
     return end
