@@ -50,8 +50,9 @@ loops that were left out), where there are any}], imported
 (unix_ns at which torch and the trainer's library had been imported)|null, notes[str] (what the user should know: a
 profiler of their own was active, shapes left out ...). Once the run has settled also: gpu{index, uuid, name,
 memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch reports it, without the prefix
-GPU-), steps_total (what the training said it would take)|null, intervals{save, evaluation, logging (steps from one to
-the next)}|null, and what could be found of model{}, optimizer{}, loader{}. program{trainer{class, module,
+GPU-), steps_total (what the training said it would take)|null, threads|null (of an op on tensors in host memory),
+intervals{save, evaluation, logging (steps from one to the next)}|null, and what could be found of model{}, optimizer{},
+loader{}. program{trainer{class, module,
 bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer: names of all fields, values of a
 few harmless ones), autocast (bfloat16 …, off)|null, switches[str] (of torch that are on: anomaly, deterministic,
 cudnn_benchmark, cudnn_deterministic), flags[{names[], kind}] (that the program declared; never their values),

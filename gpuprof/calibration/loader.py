@@ -60,6 +60,15 @@ HANDED_OVER_NS = Number(
     "worker for the file descriptor of its shared memory, maps it, and pins it. One core took 165 to 180 µs for "
     "tensors of 16 bytes without pinning; a published detector that packed 114 tensors into 9 saved some 250 µs each.",
 )  # fmt: skip
+CROWDED_THREADS = Number(
+    0.5, 0.15, 1.0, "", "assumed",
+    "Time of ops on tensors in host memory with one thread for each core that the run may use, relative to more "
+    "threads than that: threads of one op wait for each other, and for their turn. Published: up to a tenth.",
+)  # fmt: skip
+CROWDED_THREADS_ODDS = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that fewer threads gain: ops on small tensors use one thread in any case.",
+)  # fmt: skip
 PREPARED_ONCE = Number(
     0.4, 0.15, 0.9, "", "assumed",
     "What is left of preparing a sample whose costly part (decoding, resizing, tokenising) is done once and kept: "

@@ -71,6 +71,15 @@ def test_fixes_that_gain_little_on_top_of_each_other_name_each_other_by_number()
     ]
 
 
+def test_an_entry_that_adds_a_fix_to_another_says_so():
+    """It contains that one, and so is no alternative to it."""
+    title = "torch.compile, and pinned memory"
+    both = finding(title=title, overlaps="torch.compile", parts=("torch.compile", "pinned memory"))
+    lines = [line.strip() for line in lines_of(finding(), both)]
+    assert "2 adds a fix to it" in lines and "1, and a fix that gains once it is made" in lines
+    assert not any("instead" in line for line in lines)
+
+
 def test_the_short_answer_says_which_fix_acts_on_the_cause_that_the_verdict_names():
     cause = replace(host_bound().verdict, confidence=0.97, cause="planning")
     found = diagnosis(finding(acts_on=("host",)), finding(id="planning", title="plan once", acts_on=("host",)))

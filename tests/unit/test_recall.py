@@ -74,6 +74,9 @@ def test_fixes_that_were_made_together_are_shown_where_all_of_them_are():
     assert recall._pair(program, less, found).why == "no_such_finding is not shown"
     combined = set(found.combined.ids) if found.combined else set()
     assert (pair.predicted is None) == (combined != {"autocast", "input_workers"})
+    first, hidden = found.findings[0], found.considered[0]
+    entry = replace(first, title="both", parts=(first.title, hidden.title))
+    assert recall.ids_of(entry, found) == {first.id, hidden.id} and recall.ids_of(first, found) == {first.id}
 
 
 def test_first_contact_is_kept_apart(tmp_path, monkeypatch):

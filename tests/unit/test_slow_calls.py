@@ -123,6 +123,14 @@ def test_launching_views_and_small_tensors_compute_nothing(tmp_path):
     assert computes(case.timeline) is None
 
 
+def test_a_conversion_in_host_memory_computes(tmp_path):
+    """`.to(float)` of a tensor that stays in host memory, with no op for the copy inside of it."""
+    made = Program()
+    for _ in range(3):
+        made.step(lambda: [made.op("aten::to", dims=[[1000, 1000]], host=5 * MS), made.small_mm()])
+    assert computes(made.case(tmp_path).timeline) is not None
+
+
 def test_without_planning_ops_take_their_usual_time(tmp_path):
     case = program().case(tmp_path)
     found = planning(case.graph)

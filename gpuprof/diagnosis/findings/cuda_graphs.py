@@ -22,7 +22,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     shapes_vary,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up, never_compiled
 from gpuprof.diagnosis.detect.compiled.dynamo_reasons import way_into_graphs
 from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiled.graph_breaks import first_links, once_gone
@@ -110,7 +110,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield from _of_engine(case)
         return
     skips = _skips(case)
-    if (in_graphs(case) and not skips) or is_given_up(case) or never_compiled(case):
+    if (in_graphs(case) and not skips) or functions_given_up(case) or never_compiled(case):
         return
     graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1

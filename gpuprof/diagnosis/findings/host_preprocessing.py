@@ -24,6 +24,7 @@ from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, in_st
 from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
+from gpuprof.timeline.cpu.cpu_compute import computing
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
 from gpuprof.units import Assumed, Convention, Ratio, Share, Workers
@@ -37,6 +38,8 @@ STAYS_ON_THREAD: Assumed[tuple[Share, Share, Share]] = (0.01, 0.05, 0.2)
 """Share of the time that remains on the thread, for fetching prepared samples."""
 WORKER_SLOWER: Assumed[Ratio] = 1.25
 """Factor on preparing in a separate process, which has to hand over its results."""
+CROWDED: Assumed[Ratio] = 1.5
+"""Threads of an op, per core that the run may use, from which on they are in each other's way."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (1, 2, 4, 8, 16)
 RANDOM = frozenset(
     f"aten::{name}"
@@ -59,6 +62,9 @@ that the CPU generates and then copies also belong on the GPU. Where a DataLoade
 workers or in the training process can also be done once and cached, instead of decoding a picture or tokenising a
 text in each epoch. Photos are mostly decoded at full size and then shrunk: a JPEG's decoder can leave out what a
 smaller picture does not need.
+
+Torch computes on tensors in host memory in as many threads as the machine has cores. A container that may use a few of
+them has all these threads take turns, and an op ends when the last one does.
 """,
     detected=f"""
 Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
@@ -68,6 +74,8 @@ such as `aten::randn` that launch nothing, outside a DataLoader; they belong to 
 work takes 30 % or more of it (augmented samples). Samples prepared once: the training waits for its workers, or
 prepares batches itself, for at least {percent(LEAST_PREPARING_SHARE)} % of the step. What the CPU computes from the
 model's outputs does not count (see `offload`), nor do tables that it computes at each call (see `rebuilt_constants`).
+Threads: the recorder notes at least {CROWDED:g} times as many for an op as the run may use cores, and ops that compute
+on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 """,
     gain=f"""
 {percent(STAYS_ON_THREAD[1])} % ({percent(STAYS_ON_THREAD[0])} to {percent(STAYS_ON_THREAD[2])} %) of that time is left,
@@ -75,7 +83,10 @@ for fetching what was prepared. The step is never shorter than what the workers 
 present time divided by their number. An op that makes random numbers becomes one launch
 ({us(calibrated.RANDOM_LAUNCH_NS.low)} to {us(calibrated.RANDOM_LAUNCH_NS.high)} µs, assumed); the prediction keeps the
 copy to the GPU, although it is no longer needed. Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g}
-({calibrated.PREPARED_ONCE.low:g} to {calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). It is likely,
+({calibrated.PREPARED_ONCE.low:g} to {calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). With one
+thread for each core {calibrated.CROWDED_THREADS.value:g} ({calibrated.CROWDED_THREADS.low:g} to
+{calibrated.CROWDED_THREADS.high:g}) of the time of those ops is left (assumed, probability
+{calibrated.CROWDED_THREADS_ODDS.value:g}). It is likely,
 not certain, that this is possible ({calibrated.ONCE_ODDS.value:g}, assumed): it is listed under *Worth trying*.
 """,
     wrong="""
@@ -90,6 +101,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     prepare batches only once if the training waits for them."""
     if not case.workload.is_inference:
         yield from _once(case)
+    yield from _fewer_threads(case)
     graph = case.graph
     random = _making_random_numbers(case)
     yield from _on_the_gpu(case, random)
@@ -129,6 +141,34 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=partial(scaled, nodes=nodes, factor=STAYS_ON_THREAD[0]),
         worst=partial(scaled, nodes=nodes, factor=STAYS_ON_THREAD[2]),
         least_ns=WORKER_SLOWER * took_ns / workers,
+    )
+
+
+def _fewer_threads(case: Analysis) -> Iterator[Proposal]:
+    """Proposes one thread for each core, if ops on the CPU use more: in a container they see the whole machine's."""
+    run, graph = case.folder, case.graph
+    if run is None or not run.cpus or not run.own.threads or run.own.threads < CROWDED * max(run.cpus, 1):
+        return
+    nodes = case.nodes_within(computing(case.timeline)) & (graph.lane >= 0) & ~graph.waits
+    took = case.per_step(float(graph.duration_ns[nodes].sum()))
+    if took < LEAST_PREPARING_SHARE * case.step_ns:
+        return
+    cores = max(int(run.cpus), 1)
+    text = (
+        f"ops on tensors in host memory take {duration(took)} {case.unit.a}, each in {run.own.threads:,} threads, and"
+        f" the run may use {cores:,} core{'s' if cores > 1 else ''}"
+    )
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=left) for left in calibrated.CROWDED_THREADS.rising)
+    yield Proposal(
+        title="one thread for each core",
+        evidence=spans(case, text, nodes),
+        fix=call("torch.set_num_threads", cores) + f"  # at the start, or OMP_NUM_THREADS={cores} before it",
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=calibrated.CROWDED_THREADS_ODDS.value,
+        needs="these ops work in several threads",
+        key="threads",
     )
 
 
@@ -245,5 +285,5 @@ FINDING = Declaration(
     find=find,
     lowers=("computing_on_cpu", "batches"),
     synonyms=("preprocessing", "tokenization", "image_processing"),
-    titles=("preprocessing_in", "random_numbers_made_on_the_gpu", "samples_prepared_once"),
+    titles=("one_thread_for_each_core", "preprocessing_in", "random_numbers_made_on_the_gpu", "samples_prepared_once"),
 )

@@ -52,9 +52,9 @@ def replayed(
     unknown = 1 - _explained(graph)
     if unknown > calibrated.UNEXPLAINED.value:
         idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
-        text = f"{100 * unknown:.0f} % of the {timeline.unit} is waiting that the recording does not explain"
+        text = f"what {100 * unknown:.0f} % of the {timeline.unit} waits for was not recorded"
         if unknown > idle:
-            text += ", of the CPU or of single streams while other work keeps the GPU busy"
+            text += "; other work keeps the GPU busy during part of it"
         return Replay(error, False, text), None
     if plans_apart:
         graph = without_planning(graph)

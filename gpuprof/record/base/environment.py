@@ -42,6 +42,14 @@ def _version(name: str) -> Any:
     return getattr(sys.modules.get(name), "__version__", None)
 
 
+def compute_threads() -> int | None:
+    """Threads that torch uses for one op on tensors in host memory; None if it does not say."""
+    try:
+        return sys.modules["torch"].get_num_threads()
+    except (AttributeError, KeyError):
+        return None
+
+
 def describe_gpu() -> dict[str, Any] | None:
     """The GPU that this process computes on; None without one."""
     import torch

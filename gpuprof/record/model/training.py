@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..base.environment import describe_gpu
+from ..base.environment import compute_threads, describe_gpu
 from ..base.hooks import CallListener, ModuleHooks, named_blocks
 from ..base.journal import Journal
 from .program import ProgramRecorder, reference_modules, watch_autocast
@@ -101,6 +101,7 @@ class Training:
 
     def _describe(self, facts: dict[str, Any]) -> None:
         facts |= {"steps_total": self.total, "intervals": self.intervals or None, "gpu": describe_gpu()}
+        facts["threads"] = compute_threads()
         batches, optimizer, model = self._batches(), self._optimizer(), self._model()
         if batches is not None:
             facts["loader"] = describe_loader(batches)

@@ -306,21 +306,31 @@ def energy_after(finding: Finding, diagnosis: Diagnosis) -> list[str]:
 def _alternatives(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     """Which fixes gain little on top of each other: `or torch.compile (1.4–2.2×) instead: …`."""
     if finding.overlaps is not None:
-        return [f"instead of {escape(finding.overlaps)}: together they gain little more"]
+        return _in_place_of(finding, escape(finding.overlaps))
     listing = diagnosis.findings if finding in diagnosis.findings else diagnosis.worth_trying
-    others = [one for one in listing if one.overlaps == finding.title]
-    each = [f"{escape(one.title)} ({times_range(one.speedup)})" for one in others]
-    return _instead(each)
+    return _others(finding, [(f"{escape(one.title)} ({times_range(one.speedup)})", one) for one in listing])
 
 
 def _alternatives_by_number(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     """The same for a numbered list: `or 3 instead: together they gain little more`."""
     numbered = [(str(number), one) for number, one in enumerate(diagnosis.findings, 1)]
     if finding.overlaps is not None:
-        same = [n for n, one in numbered if one.title == finding.overlaps]
-        return [f"instead of {n}: together they gain little more" for n in same]
-    others = [number for number, one in numbered if one.overlaps == finding.title]
-    return _instead(others)
+        return [text for n, one in numbered if one.title == finding.overlaps for text in _in_place_of(finding, n)]
+    return _others(finding, numbered)
+
+
+def _in_place_of(finding: Finding, first: str) -> list[str]:
+    """What an entry is to the fix that it is shown with: an alternative, or that fix and one that follows it."""
+    if finding.overlaps in finding.parts:
+        return [f"{first}, and a fix that gains once it is made"]
+    return [f"instead of {first}: together they gain little more"]
+
+
+def _others(finding: Finding, named: list[tuple[str, Finding]]) -> list[str]:
+    """The entries that are shown with a fix, by their names."""
+    mine = [(name, one) for name, one in named if one.overlaps == finding.title]
+    longer = [f"{name} adds a fix to it" for name, one in mine if finding.title in one.parts]
+    return [*_instead([name for name, one in mine if finding.title not in one.parts]), *longer]
 
 
 def _instead(others: list[str]) -> list[str]:

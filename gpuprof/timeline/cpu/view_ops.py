@@ -10,12 +10,13 @@ VIEWS = frozenset(
     )
 )
 """Ops that launch nothing if they only return a view of a tensor: a fused op needs them as well."""
-NO_ELEMENTS = VIEWS | {
+COPIES = frozenset({"aten::flatten", "aten::reshape", "aten::to"})
+"""Those of them that copy where a view is not enough, maybe without an op of its own for that."""
+NO_ELEMENTS = (VIEWS - COPIES) | {
     f"aten::{name}"
     for name in (
         *("_reshape_alias", "_unsafe_view", "split_with_sizes", "tensor_split", "unflatten_dense_tensors", "view_as"),
-        *("contiguous", "clone", "_to_copy", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
     )
 }
-"""Those, ops that only allocate, and ops that leave copying to another op within them: their own time goes over no
-numbers, however long it is."""
+"""Ops that never touch an element: views and allocations, however long they take."""

@@ -163,6 +163,8 @@ class Rank:
     gpu: RunGpu | None = None
     step_source: Text | None = None
     steps_total: Whole | None = None
+    threads: Positive | None = None
+    """Threads of one op of torch on tensors in host memory."""
     steps_seen: Whole | None = None
     intervals: dict[Literal["save", "evaluation", "logging"], Positive] = dataclasses.field(default_factory=dict)
     """Event → steps from one to the next, as the trainer's settings say."""

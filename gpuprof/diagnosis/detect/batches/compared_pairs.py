@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.loops.recurrent_loops import outermost_forward
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import I64, Mask
-from gpuprof.units import Assumed, Ops, Share
+from gpuprof.units import Assumed, Convention, Entries, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -28,6 +28,8 @@ FEWEST_NAMES: Assumed[Ops] = 8
 """Fewest different ops of a call: fewer are a cast and a norm."""
 MOST_OPS: Assumed[Ops] = 2048
 """Most ops of one call."""
+MOST_TRIED: Convention[Entries] = 4
+"""Most lengths of a call that are tried: more of them come from short rounds of a loop."""
 INPUT_SHARE: Assumed[Share] = 0.5
 """Smallest size of a tensor that a call takes before any of its result's shape, relative to that result: its input. A
 layer that takes the result of the layer before it has none."""
@@ -85,11 +87,7 @@ def _length(case: Analysis, rows: I64, keys: I64, blocked: Mask, at: int, compar
     given = shapes_in(case, int(ops.dims[rows[compared]]))[:2]
     if at < 2 * FEWEST_NAMES or len(given) < 2 or not given[0] or given[0] != given[1]:
         return 0
-    low = max(at - 1 - MOST_OPS, 0)
-    for before in np.flatnonzero(keys[low : at - 1] == keys[at - 1])[::-1].tolist():
-        length = at - 1 - (low + before)
-        if 2 * length > at:
-            return 0
+    for length in _distances(keys, at)[:MOST_TRIED]:
         one, other = slice(at - 2 * length, at - length), slice(at - length, at)
         if (keys[one] != keys[other]).any() or blocked[other].any():
             continue
@@ -97,6 +95,16 @@ def _length(case: Analysis, rows: I64, keys: I64, blocked: Mask, at: int, compar
         if same and (ops.thread[rows[one]] == ops.thread[rows[at]]).all() and _has_input(case, rows[other], given[0]):
             return length
     return 0
+
+
+def _distances(keys: I64, at: int) -> list[int]:
+    """Distances from the last ops before position `at` to the same ones before, the shortest first."""
+    low = max(at - MOST_OPS, FEWEST_NAMES)
+    ends = np.arange(low, at - FEWEST_NAMES + 1)
+    for back in range(1, FEWEST_NAMES + 1):
+        ends = ends[keys[ends - back] == keys[at - back]]
+    distances = at - ends[::-1]
+    return distances[2 * distances <= at].tolist()
 
 
 def _has_input(case: Analysis, rows: I64, result: Shape) -> bool:

@@ -201,7 +201,7 @@ def calls_a_pass(case: Analysis) -> I64:
     return counts[counts > 0]
 
 
-def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
+def functions_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
     """Functions that reached the limit of recompilations, those with the most failed guards first."""
     compiler = case.run.compiler if case.run else None
     found = [] if compiler is None else [one for one in compiler.functions if one.reached_limit]
