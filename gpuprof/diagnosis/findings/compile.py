@@ -76,7 +76,8 @@ of them. Matrix multiplications take {more(compile_calibrated.REST.low)} to {mor
 longer, and attention up to {compile_calibrated.ATTENTION.high:g} times as long where it had no mask (measured); other
 kernels that a library call launches, such as layout conversions in a convolution, stay. For each remaining kernel the
 CPU still does the op's own work ({compile_calibrated.HOST.low:g} to {compile_calibrated.HOST.high:g} times what was
-recorded); the accumulation of gradients stays, and each pass costs {ms(compile_calibrated.PASS_NS.low)} to
+recorded), and for a generated kernel that of a matrix multiplication or convolution that launches one kernel; the
+accumulation of gradients stays, and each pass costs {ms(compile_calibrated.PASS_NS.low)} to
 {ms(compile_calibrated.PASS_NS.high)} ms. A reduction across rows (a batch or group norm, gradients of biases and of
 norms) takes {compile_calibrated.ACROSS.value:g} further kernels ({compile_calibrated.ACROSS.low:g} to
 {compile_calibrated.ACROSS.high:g}, assumed), and what uses the means of a batch or group norm reads its data again
