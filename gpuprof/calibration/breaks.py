@@ -46,6 +46,14 @@ CALL_NS = Number(
     "what entering its generated code costs, 65 µs, on an H100's host where a launch of such code takes 19 µs.",
     ("scenarios/programs/breaks_random/recording", "scenarios/programs/breaks_disabled/recording"),
 )  # fmt: skip
+WAKE_NS = Number(
+    120_000.0, 75_000.0, 300_000.0, "ns", "measured",
+    "From the training thread's last work in `backward()` to the first of autograd's thread, which has to be woken: 75 "
+    "to 405 µs as recorded in 12 programs on hosts of H100s and H200s, 130 µs at the median. In a thirteenth, whose "
+    "compiled code computes on the CPU in many threads, 2.7 and 2.9 ms in two of three steps.",
+    ("scenarios/programs/breaks_random/recording", "scenarios/programs/breaks_disabled/recording",
+     "scenarios/programs/breaks_numpy/recording"),
+)  # fmt: skip
 EAGER_OP = Number(
     2.8, 1.9, 3.9, "", "measured",
     "CPU time of an eager model's forward and backward passes for each op that its code calls, views included, in "

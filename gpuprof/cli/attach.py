@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import say, show, write
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.record.base.options import LARGEST_NUMBER, STEPS
 from gpuprof.units import GB, Assumed, Convention, Seconds

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import say, write
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json, recordings_in
 

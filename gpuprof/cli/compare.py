@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.diagnose import UNUSABLE
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import GATE_FAILED, say
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import OfComparison, gates, put
 from gpuprof.cli.shared.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 
 if TYPE_CHECKING:

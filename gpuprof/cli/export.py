@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from gpuprof import runfile
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import discard, say
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular

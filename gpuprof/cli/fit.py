@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprof.cli.shared.option_types import names_in
 from gpuprof.cli.shared.output import say, show, write
 from gpuprof.errors import GpuprofError
 
@@ -83,7 +84,7 @@ def command(
     from gpuprof.projection.gpu_names import gpu_named
     from gpuprof.trial.starter import Starter
 
-    gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
+    gpus = [gpu_named(name) for name in names_in(to)]
     target = target_of(words, module, "gpuprof fit")
     with Starter(target, yes, None if yes else Path.cwd(), say) as starter:
         report = _report(starter, target.argv, batch, length, gpus, fake)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import show, write
-from gpuprof.cli.shared.whole_number import WholeNumber
 
 
 @click.command(short_help="Say why a job hangs.")

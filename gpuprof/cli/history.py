@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import say, show, write
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuprof.cli.shared.option_types import WholeNumber, names_in
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.printing import OfMemory, put
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
-from gpuprof.cli.shared.whole_number import WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def command(
     from gpuprof.memory.load_memory import load_memory
     from gpuprof.projection.gpu_names import gpu_named
 
-    gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
+    gpus = [gpu_named(name) for name in names_in(to)]
     first, second = given(path), None if after is None else given(after)
     if html is not None:
         check_place(html, (*first.files, *(second.files if second else ())), "--html")
@@ -71,7 +71,7 @@ def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | N
     from gpuprof.errors import UnreadableTrace
     from gpuprof.memory.load_memory import load_memory, memory_file
 
-    together = [name.strip() for name in (fixes or "").split(",") if name.strip()]
+    together = names_in([fixes or ""])
     diagnosis = diagnose_given(run)
     found = memory_of(diagnosis, gpus, together)
     if run.folder is not None and memory_file(run.folder) is not None:

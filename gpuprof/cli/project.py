@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprof.cli.shared.option_types import names_in
 from gpuprof.cli.shared.output import say, show, write
 from gpuprof.cli.shared.recordings import RECORDING, given, reading
 from gpuprof.errors import GpuprofError
@@ -59,7 +60,7 @@ def command(
     from gpuprof.projection.gpu_names import variant_note
     from gpuprof.projection.question import parse_prices, question
 
-    names = [name.strip() for text in to for name in text.split(",") if name.strip()]
+    names = names_in(to)
     if arguments:
         if names or options["explain"]:
             raise click.UsageError("--set is about the recorded GPU: leave --to and --explain out")

@@ -9,11 +9,11 @@ import click
 
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.export import choose, parsed
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import say, write
 from gpuprof.cli.shared.output_paths import check_place
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
 from gpuprof.cli.shared.report_pages import pages_for, write_pages
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.runfile import REPORT
 

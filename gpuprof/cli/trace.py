@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.cli import trace_without_click
-from gpuprof.cli.shared.whole_number import WholeNumber
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.record.base.options import DEFAULTS, LARGEST_NUMBER, OPTIONS, Option
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import GATE_FAILED, say, show, write
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.errors import GpuprofError
 from gpuprof.units import Convention, Names, WholeSeconds
 

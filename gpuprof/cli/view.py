@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, draw_roles, parsed, remark, whole_file
+from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import say
 from gpuprof.cli.shared.recordings import RECORDING, diagnose_given, given
-from gpuprof.cli.shared.whole_number import WholeNumber
 from gpuprof.diagnosis.asked import Asked
 from gpuprof.units import Code, Published
 

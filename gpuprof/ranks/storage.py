@@ -89,23 +89,23 @@ def _check(digest: Digest) -> None:
     rows, count = digest.rows, len(digest.rows)
     for column in fields(Rows):
         kind = "f" if column.name in ("expected_ns", "anchor_ns") else "iu"
-        _is_column(getattr(rows, column.name), (count,), kind)
-    _is_within(rows.group, -1, len(digest.groups))
-    _is_within(rows.dtype, -1, len(digest.dtypes))
-    _is_within(rows.kind, np.iinfo(np.int32).min, len(KINDS))
-    _is_within(rows.step, -1, max(len(digest.step_begin_ns), 1))
-    _is_column(digest.step_begin_ns, (len(digest.step_begin_ns),), "fiu")
-    _is_column(digest.removed_ns, (count, LABELS), "f")
+        _check_column(getattr(rows, column.name), (count,), kind)
+    _check_within(rows.group, -1, len(digest.groups))
+    _check_within(rows.dtype, -1, len(digest.dtypes))
+    _check_within(rows.kind, np.iinfo(np.int32).min, len(KINDS))
+    _check_within(rows.step, -1, max(len(digest.step_begin_ns), 1))
+    _check_column(digest.step_begin_ns, (len(digest.step_begin_ns),), "fiu")
+    _check_column(digest.removed_ns, (count, LABELS), "f")
     for ways in (digest.recorded, digest.unprofiled):
-        _is_column(ways.pred, (count, LABELS), "i")
-        _is_within(ways.pred, -1 - count, count)
-        _is_column(ways.lag_ns, (count, LABELS), "f")
-        _is_column(ways.own_ns, (count,), "f")
+        _check_column(ways.pred, (count, LABELS), "i")
+        _check_within(ways.pred, -1 - count, count)
+        _check_column(ways.lag_ns, (count, LABELS), "f")
+        _check_column(ways.own_ns, (count,), "f")
         if not (np.isfinite(ways.lag_ns).all() and np.isfinite(ways.own_ns).all()):
             raise ValueError("a time that is not a number")
-    _is_column(digest.unprofiled.shares, (count, LABELS, len(WORK)), "u")
-    _is_column(digest.unprofiled.own_work, (count,), "iu")
-    _is_within(digest.unprofiled.own_work, 0, len(WORK))
+    _check_column(digest.unprofiled.shares, (count, LABELS, len(WORK)), "u")
+    _check_column(digest.unprofiled.own_work, (count,), "iu")
+    _check_within(digest.unprofiled.own_work, 0, len(WORK))
     texts = (digest.source, *digest.groups, *digest.dtypes, *(text for note in digest.notes for text in note))
     texts += tuple(text for one in digest.doings for text in (one.resource, one.phase, one.what))
     optional = (digest.host, digest.gpu, digest.own.bound, digest.own.cause, *(one.frame for one in digest.doings))
@@ -123,12 +123,12 @@ def _check(digest: Digest) -> None:
         raise ValueError("a value of another type")
 
 
-def _is_column(values: np.ndarray, shape: tuple[int, ...], kinds: str) -> None:
+def _check_column(values: np.ndarray, shape: tuple[int, ...], kinds: str) -> None:
     if values.shape != shape or values.dtype.kind not in kinds:
         raise ValueError("a column of another type or length")
 
 
-def _is_within(values: np.ndarray, least: int, end: int) -> None:
+def _check_within(values: np.ndarray, least: int, end: int) -> None:
     if values.size and not (least <= int(values.min()) and int(values.max()) < end):
         raise ValueError("an index that is out of bounds")
 

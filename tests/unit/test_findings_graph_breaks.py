@@ -218,6 +218,36 @@ def test_graphs_after_that_where_launching_is_the_limit(tmp_path: Path):
     assert graphs.odds < 1 and "reduce-overhead" in str(graphs.fix)
 
 
+@pytest.mark.parametrize("computes", [True, False], ids=["computes on the CPU", "launches"])
+def test_a_thread_that_wakes_late_does_so_because_of_code_that_computes_on_the_cpu(tmp_path: Path, computes: bool):
+    """2 ms until autograd's thread begins: without the break it is as quick as usual, if threads kept cores busy."""
+    program = Program()
+
+    def body() -> None:
+        graph_call(program, 1, 2 * US)
+        program.item()
+        start = program.now
+        graph_call(program, 2, 2 * US)
+        if computes:
+            began = program.now
+            program.python(300 * US)
+            program.trace.op("## Call CompiledFxGraph fdef ##", began, program.now, program.tid, "user_annotation")
+            program.trace.op("CompiledFunction", began - US, program.now, program.tid)
+            program.trace.op("Torch-Compiled Region: 2/0", start - US, program.now, program.tid)
+        program.now += 2_000 * US
+        program.backward(program.small_mm, 3)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path, replace(run_of(), compiler=BROKEN))
+    (found,) = broken_at(case)
+    joined = graph_breaks.without([found], 1)(case.graph)
+    assert found.waking.any() == computes
+    late = case.graph.duration_ns > 1_500 * US
+    assert late.sum() == 3
+    assert (joined.duration_ns[late] == breaks_calibrated.WAKE_NS.value).all() == computes
+
+
 # -- a function that dynamo gave up
 
 

@@ -17,6 +17,7 @@ SENTENCES = {
     "fix", "why",
 }  # fmt: skip
 """Fields that hold gpuprof's own sentences."""
+NAMED = re.compile(rf"\.\s*(?:{'|'.join(SENTENCES)})\b")
 READ_BY = {"startswith", "endswith", "replace", "split", "removeprefix", "removesuffix", "partition", "rpartition"}
 MATCH_BY = {"search", "match", "fullmatch", "sub", "findall", "finditer"}
 OF_OTHERS = {
@@ -38,6 +39,8 @@ def is_sentence(node: ast.AST) -> bool:
 def reads(source: str) -> Iterator[str]:
     """Expressions that look into a sentence: `one.reason.startswith(…)`, `"x" in one.text`, `PATTERN.sub(…, one.text)`;
     without an argument, `split` only removes line ends."""
+    if not NAMED.search(source):  # parsing takes longer
+        return
     for node in ast.walk(ast.parse(source)):
         found = False
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.tracefile.rows_by_id import FIRST_LONG_ID, RowsById
+from gpuprof.tracefile.rows_by_id import FIRST_LONG_ID, RowsById, same_again
 
 
 @given(st.lists(st.integers(-1, 9), max_size=40), st.sets(st.integers(0, 9)))
@@ -24,3 +26,16 @@ def test_the_largest_short_id():
         True,
         False,
     ]
+
+
+def test_only_tests_that_give_the_same_again_are_equal():
+    def of(known: set[str]):
+        return [known.__contains__, lambda text: text in known, lambda text, known=known: text in known]
+
+    assert not any(map(same_again, of({"a"}))), "what is known may change"
+    pattern, names = re.compile("a"), frozenset("a")
+    for test in (pattern.search, names.__contains__, lambda text: text == "a"):
+        assert same_again(test) is not None
+    assert same_again(pattern.search) == same_again(pattern.search) != same_again(pattern.match)
+    tests = [lambda text: text == "a" for _ in range(2)]
+    assert same_again(tests[0]) == same_again(tests[1])

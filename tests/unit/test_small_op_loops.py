@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
+from helpers.program import MS, US, Program
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,22 @@ def test_a_loop_among_other_ops_is_found_whole(body, rounds, others):
     same = np.ones(len(names), np.int64)
     first, period, found = repeated(names, same, np.zeros(len(names), bool), 8, 3, 6)
     assert (first.tolist(), period.tolist(), found.tolist()) == ([len(others)], [len(body)], [rounds])
+
+
+@pytest.mark.parametrize("large", ["", "conv1d", "conv2d", "conv_transpose3d", "group_norm", "batch_norm", "rms_norm"])
+def test_rounds_with_an_op_of_layers_are_layers(tmp_path, large: str):
+    made = Program()
+
+    def body() -> None:
+        made.python(MS)
+        for _ in range(12):
+            for name in ("select", "mul", "add", "sum", *([large] if large else [])):
+                made.plain(name, [64, 64], gpu=5 * US)
+
+    for _ in range(3):
+        made.step(body)
+    found = find_small_loops(made.case(tmp_path))
+    assert (found is None) == bool(large)
 
 
 def test_a_loss_of_each_system_is_a_loop():

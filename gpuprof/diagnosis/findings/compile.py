@@ -24,7 +24,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     waits_too_often,
     whole_passes,
 )
-from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up, never_compiled
+from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up, never_compiled
 from gpuprof.diagnosis.detect.compiled.foreseen_breaks import ModelBlocks, blocks_of, foreseen, in_words, with_calls
 from gpuprof.diagnosis.detect.compiled.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_ranges, compiled_share
@@ -76,7 +76,8 @@ of them. Matrix multiplications take {more(compile_calibrated.REST.low)} to {mor
 longer, and attention up to {compile_calibrated.ATTENTION.high:g} times as long where it had no mask (measured); other
 kernels that a library call launches, such as layout conversions in a convolution, stay. For each remaining kernel the
 CPU still does the op's own work ({compile_calibrated.HOST.low:g} to {compile_calibrated.HOST.high:g} times what was
-recorded); the accumulation of gradients stays, and each pass costs {ms(compile_calibrated.PASS_NS.low)} to
+recorded), and for a generated kernel that of a matrix multiplication or convolution that launches one kernel; the
+accumulation of gradients stays, and each pass costs {ms(compile_calibrated.PASS_NS.low)} to
 {ms(compile_calibrated.PASS_NS.high)} ms. A reduction across rows (a batch or group norm, gradients of biases and of
 norms) takes {compile_calibrated.ACROSS.value:g} further kernels ({compile_calibrated.ACROSS.low:g} to
 {compile_calibrated.ACROSS.high:g}, assumed), and what uses the means of a batch or group norm reads its data again
@@ -100,7 +101,7 @@ Dynamo cannot trace stays eager.
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
-    if is_given_up(case) or never_compiled(case):  # see the findings recompiles and graph_breaks
+    if functions_given_up(case) or never_compiled(case):  # see the findings recompiles and graph_breaks
         return
     broken = breaks(case)
     found = passes(case) if broken is None else whole_passes(case)
@@ -210,7 +211,7 @@ def _absent(case: Analysis) -> str | None:
         return f"{case.stack.kind} compiles what it can by itself"
     if (share := compiled_share(case.timeline)) >= COMPILED_SHARE:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
-    if given_up := is_given_up(case):
+    if given_up := functions_given_up(case):
         one = given_up[0]
         return f"the program compiles, and torch gave up {one.place} after {one.versions} versions"
     if never := never_compiled(case):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.calibration import breaks as calibrated
-from gpuprof.calibration.quoted import percent
+from gpuprof.calibration.quoted import percent, us
 from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, partly_captured
 from gpuprof.diagnosis.detect.compiled.compiled_after_all import compiled_after_all
 from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
@@ -73,8 +73,11 @@ in the worst case), except matrix multiplications, convolutions and attention: t
 Where forward passes call different numbers of graphs, a branch leaves some out, and all of the compiled work
 grows to that of the longest recorded pass: one graph has no branches. Where the CPU does far more in some recorded
 steps than in the middle one (threads of a NumPy function that wait for one another on a busy machine), the mean step's
-variation and pauses shrink as that shrinks. With CUDA graphs the CPU no longer launches the kernels of the joined
-graphs.
+variation and pauses shrink as that shrinks. Where the code around a break computes on the CPU, its threads keep the
+cores busy for a while after, and autograd's thread wakes late: without it, waking takes
+{us(calibrated.WAKE_NS.value)} µs at most ({us(calibrated.WAKE_NS.low)} to {us(calibrated.WAKE_NS.high)}). With CUDA
+graphs the CPU no longer launches the kernels of the joined graphs, and what it still does is quicker (see
+[`cuda_graphs`](cuda_graphs.md)).
 
 A model of many small graphs can be slower than the same model not compiled. That is priced, too: calls of compiled
 graphs and Dynamo's work around them are replaced by the ops that Dynamo counted in those graphs, each of which takes
@@ -205,6 +208,7 @@ def without(found: Sequence[BrokenAt], way: int) -> Change:
             stays = one.ops / (one.ops + calibrated.CALL_OPS.falling[way])
             duration[one.between] = kept[one.between] * stays
             duration[one.launching] = one.launch_ns
+            duration[one.waking] = np.minimum(duration[one.waking], calibrated.WAKE_NS.rising[way])
             duration[one.eager & ~one.library] *= calibrated.FUSED.rising[way]
             body = one.call >= 0
             took = np.bincount(one.call[body], weights=kept[body])

@@ -12,7 +12,7 @@ from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.compiled.compiled_after_all import calls_of, compiled_after_all
-from gpuprof.diagnosis.detect.compiled.compiled_regions import is_given_up
+from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up
 from gpuprof.diagnosis.detect.compiled.compiling import in_most_steps
 from gpuprof.diagnosis.detect.compiled.dynamo_reasons import IN_A_TENSOR, guard_kind, guards_of
 from gpuprof.diagnosis.detect.compiled.shape_costs import (
@@ -163,7 +163,7 @@ def _ways_out(functions: tuple[CompiledFunction, ...]) -> Fix:
 
 def _given_up(case: Analysis) -> Iterator[Proposal]:
     """Proposes guards that hold, if Dynamo reached its limit of recompilations and runs the model as plain Python."""
-    functions = is_given_up(case)
+    functions = functions_given_up(case)
     if not functions:
         return
     first = Evidence(

@@ -75,7 +75,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if not len(rows):
         return
     graph = case.graph
-    group = nodes_in(graph, Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows]))
+    group = nodes_in(graph, Stretches.of(ops, rows))
     group[graph.waits] = -1
     gpu, host = (group >= 0) & graph.on_gpu, (group >= 0) & ~graph.on_gpu
     took, whole = (float(graph.duration_ns[mask].sum()) for mask in (gpu, graph.on_gpu))

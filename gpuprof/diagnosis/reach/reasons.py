@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, ELEMENTWISE, GE
 from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.other_gpu import FEW_BLOCKS
-from gpuprof.tracefile.trace import I64
-from gpuprof.units import Assumed, Bytes, Launches, Ns, Published, Ratio, Share, Version
+from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Bytes, Convention, Entries, Launches, Ns, Published, Ratio, Share, Version
 
 FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
@@ -37,6 +39,9 @@ FILLS_BYTES: Assumed[Bytes] = 32 << 20
 """Kernels that move this many bytes keep all SMs busy for many waves of blocks."""
 FAR_FROM_BANDWIDTH: Assumed[Share] = 0.5
 """Share of the memory's rate below which such a kernel is not limited by it: simple ones reach 0.8 and more."""
+READ_KERNELS: Assumed[Launches] = 16
+"""Of the longest kernels this many have their arguments read."""
+MOST_REASONS: Convention[Entries] = 2
 _PAGEABLE = re.compile("Pageable")
 _UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
@@ -48,23 +53,46 @@ _EFFICIENT = re.compile(r"efficient_attention|fmha_cutlass")
 _PLAIN_CONVOLUTION = re.compile(r"implicit_convolve_sgemm|_engine<|wgrad_alg\d|dgrad_engine|winograd")
 
 
+@dataclass(frozen=True, slots=True)
+class _SlowKernels:
+    """GPU events whose slowness is to be explained."""
+
+    case: Analysis
+    rows: I64
+    ns: F64
+    """Duration of each."""
+    longest: I64
+    """Rows of the longest ones, whose arguments are read."""
+    kind: int
+    """The kind of work (`kernel_reach`) that takes most of their time."""
+
+    def mostly(self, which: Mask) -> bool:
+        """Whether these take more than half of the time."""
+        return 2 * float(self.ns[which].sum()) > float(self.ns.sum())
+
+    def mostly_named(self, pattern: re.Pattern[str]) -> bool:
+        """Whether kernels with matching names take more than half of the time."""
+        names = self.case.trace.gpu.name[self.rows]
+        mine = [name for name in np.unique(names).tolist() if pattern.search(self.case.trace.strings[name])]
+        return self.mostly(np.isin(names, mine))
+
+
 def reason(case: Analysis, rows: I64) -> str | None:
     """The reasons that apply to most of the time of some GPU events, as text; None if there are none."""
     gpu = case.trace.gpu
     ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0).astype(np.float64)
     if not ns.sum():
         return None
-    said: list[str] = []
     kind = int(np.bincount(kinds_of(case.timeline)[rows], weights=ns).argmax())
-    longest = rows[np.argsort(-ns, kind="stable")[:16]]
-    for one in (
-        _pageable, _precision, _mask, _fallback, _alignment, _layout, _waves, _older, _first_use, _clock,
-        _instructions, _passes, _many,
-    ):  # fmt: skip
-        text = one(case, rows, ns, longest, kind)
-        if text:
-            said.append(text)
-    return "; ".join(said[:2]) or None
+    slow = _SlowKernels(case, rows, ns, rows[np.argsort(-ns, kind="stable")[:READ_KERNELS]], kind)
+    found = (
+        look(slow)
+        for look in (
+            _pageable, _precision, _mask, _fallback, _alignment, _layout, _waves, _older, _first_use, _clock,
+            _instructions, _passes, _short,
+        )
+    )  # fmt: skip
+    return "; ".join(islice(filter(None, found), MOST_REASONS)) or None
 
 
 def _dims(case: Analysis, row: int) -> list[Any]:
@@ -84,24 +112,25 @@ def _shapes(case: Analysis, row: int) -> list[list[int]]:
     return [d for d in _dims(case, row) if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
 
 
-def _pageable(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    return "the memory is pageable" if _mostly(case, rows, ns, _PAGEABLE) else None
+def _pageable(slow: _SlowKernels) -> str | None:
+    return "the memory is pageable" if slow.mostly_named(_PAGEABLE) else None
 
 
-def _precision(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    if kind not in (GEMM, ATTENTION) or case.roofline is None:
+def _precision(slow: _SlowKernels) -> str | None:
+    case, rows = slow.case, slow.rows
+    if slow.kind not in (GEMM, ATTENTION) or case.roofline is None:
         return None
     code = case.roofline.work.dtype[rows]
     fp32 = np.array([c != UNKNOWN and DTYPES[c] in ("fp32", "fp64") for c in code.tolist()])
-    return "computed in fp32, without tensor cores" if 2 * ns[fp32].sum() > ns.sum() else None
+    return "computed in fp32, without tensor cores" if slow.mostly(fp32) else None
 
 
-def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _mask(slow: _SlowKernels) -> str | None:
     """An attention mask given as a full tensor of scores."""
-    if kind != ATTENTION:
+    if slow.kind != ATTENTION:
         return None
-    for row in longest.tolist():
-        shapes = _shapes(case, row)
+    for row in slow.longest.tolist():
+        shapes = _shapes(slow.case, row)
         four = [shape for shape in shapes if len(shape) == 4]
         if (
             len(four) >= 4
@@ -113,18 +142,19 @@ def _mask(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) ->
     return None
 
 
-def _fallback(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _fallback(slow: _SlowKernels) -> str | None:
     """A general kernel although a library has a specialised one."""
-    if kind == ATTENTION and _mostly(case, rows, ns, _EFFICIENT):
+    if slow.kind == ATTENTION and slow.mostly_named(_EFFICIENT):
         return "the memory-efficient kernel, not flash attention"
-    if kind == GEMM and _mostly(case, rows, ns, _PLAIN_CONVOLUTION):
+    if slow.kind == GEMM and slow.mostly_named(_PLAIN_CONVOLUTION):
         return "the convolution runs on a kernel without tensor cores"
     return None
 
 
-def _older(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _older(slow: _SlowKernels) -> str | None:
     """A kernel for an older GPU generation, which does not fully use this GPU's tensor cores."""
-    if kind not in (GEMM, ATTENTION) or case.roofline is None or _precision(case, rows, ns, longest, kind):
+    case, rows = slow.case, slow.rows
+    if slow.kind not in (GEMM, ATTENTION) or case.roofline is None or _precision(slow):
         return None  # without tensor cores the generation does not matter
     major = case.roofline.ceilings.gpu.compute_capability.partition(".")[0]
     if not major.isdigit():
@@ -133,7 +163,7 @@ def _older(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     made_for = {name: _generation(case.trace.strings[name]) for name in np.unique(case.trace.gpu.name[rows]).tolist()}
     older = {name: major for name, major in made_for.items() if major is not None and major < own}
     names = case.trace.gpu.name[rows]
-    if 2 * ns[np.isin(names, list(older))].sum() <= ns.sum():
+    if not slow.mostly(np.isin(names, list(older))):
         return None
     return f"the kernel was built for sm_{max(older.values())}x and runs on an sm_{own}x GPU"
 
@@ -147,48 +177,43 @@ def _generation(name: str) -> int | None:
     return int(digits[0]) if digits and digits[0] != "1" else _ARCHITECTURES.get((found[3] or "").lower())
 
 
-def _mostly(case: Analysis, rows: I64, ns: np.ndarray, pattern: re.Pattern[str]) -> bool:
-    """Whether kernels with matching names take most of the time."""
-    names = case.trace.gpu.name[rows]
-    mine = [name for name in np.unique(names).tolist() if pattern.search(case.trace.strings[name])]
-    return 2 * float(ns[np.isin(names, mine)].sum()) > float(ns.sum())
-
-
-def _alignment(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    if kind != GEMM:
+def _alignment(slow: _SlowKernels) -> str | None:
+    if slow.kind != GEMM:
         return None
-    matrices = [shape for row in longest.tolist() for shape in _shapes(case, row) if len(shape) in (2, 3)]
+    matrices = [shape for row in slow.longest.tolist() for shape in _shapes(slow.case, row) if len(shape) in (2, 3)]
     odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED_ELEMENTS and n % ALIGNED_ELEMENTS]
     return f"a dimension of {max(odd, key=odd.count):,} is not a multiple of {ALIGNED_ELEMENTS}" if odd else None
 
 
-def _layout(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    if kind in (GEMM, ATTENTION):
+def _layout(slow: _SlowKernels) -> str | None:
+    if slow.kind in (GEMM, ATTENTION):
         return None
-    if _mostly(case, rows, ns, _BY_CHANNEL):
+    if slow.mostly_named(_BY_CHANNEL):
         return "images are stored channel by channel (NCHW)"
-    slow = _mostly(case, rows, ns, _UNVECTORISED)
-    return "tensors are strided or unaligned: not the vectorised kernel" if slow else None
+    unvectorised = slow.mostly_named(_UNVECTORISED)
+    return "tensors are strided or unaligned: not the vectorised kernel" if unvectorised else None
 
 
-def _waves(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _waves(slow: _SlowKernels) -> str | None:
     """Too few blocks, or a nearly empty last wave."""
+    case, rows = slow.case, slow.rows
     gpu = case.trace.gpu
     grid = np.stack([gpu.grid_x[rows], gpu.grid_y[rows], gpu.grid_z[rows]]).astype(np.float64)
     blocks, sms = grid.prod(axis=0), recorded_sms(case.timeline)
     few = (blocks >= 1) & (blocks < FEW_BLOCKS * sms)
-    if 2 * ns[few].sum() > ns.sum():
+    if slow.mostly(few):
         return f"{float(np.median(blocks[few])):,.0f} blocks for {sms} SMs"
-    if kind != GEMM:
+    if slow.kind != GEMM:
         return None
     waves = blocks / sms
     tail = (waves > 1) & (waves < FEW_WAVES) & (waves % 1 > 0) & (waves % 1 < TAIL_SHARE)
-    if 2 * ns[tail].sum() > ns.sum():
+    if slow.mostly(tail):
         return f"the last wave of blocks fills {100 * float(np.median(waves[tail] % 1)):.0f} % of the SMs"
     return None
 
 
-def _first_use(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _first_use(slow: _SlowKernels) -> str | None:
+    case, rows, ns = slow.case, slow.rows, slow.ns
     name = case.trace.gpu.name[rows]
     for one in np.unique(name).tolist():
         mine = ns[name == one]
@@ -197,8 +222,8 @@ def _first_use(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: in
     return None
 
 
-def _clock(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
-    telemetry = case.run.telemetry if case.run else None
+def _clock(slow: _SlowKernels) -> str | None:
+    telemetry = slow.case.run.telemetry if slow.case.run else None
     held = {reason: share for gpu in (telemetry.gpus if telemetry else ()) for reason, share in gpu.throttled.items()}
     worst = max(held, key=lambda reason: held[reason], default=None)
     if worst is None or held[worst] < HELD_BACK:
@@ -206,9 +231,10 @@ def _clock(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -
     return f"the clock was held back in {100 * held[worst]:.0f} % of the samples ({worst.replace('_', ' ')})"
 
 
-def _instructions(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _instructions(slow: _SlowKernels) -> str | None:
     """Elementwise kernels over large tensors that are far from the memory's rate without a reason in layout or size."""
-    if kind != ELEMENTWISE or case.roofline is None or _layout(case, rows, ns, longest, kind):
+    case, rows, ns = slow.case, slow.rows, slow.ns
+    if slow.kind != ELEMENTWISE or case.roofline is None or _layout(slow):
         return None
     work, ceiling = case.roofline.work, case.roofline.ceilings.memory_bytes_per_s
     large = work.model[rows] & (work.bytes[rows] >= FILLS_BYTES)
@@ -220,9 +246,10 @@ def _instructions(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind:
     return f"at {100 * share:.0f} % of the memory's rate: instructions limit it, not memory"
 
 
-def _passes(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _passes(slow: _SlowKernels) -> str | None:
     """Many kernels over tensors of one shape: each reads it from memory again."""
-    if kind in (GEMM, ATTENTION):
+    case, rows, ns = slow.case, slow.rows, slow.ns
+    if slow.kind in (GEMM, ATTENTION):
         return None
     ops = case.timeline.links.op[rows]
     texts = np.where(ops >= 0, case.trace.ops.dims[np.maximum(ops, 0)], -1)
@@ -247,8 +274,9 @@ def _first_of_each(texts: np.ndarray, rows: I64) -> tuple[list[int], list[int]]:
     return found.tolist(), rows[at].tolist()
 
 
-def _many(case: Analysis, rows: I64, ns: np.ndarray, longest: I64, kind: int) -> str | None:
+def _short(slow: _SlowKernels) -> str | None:
     """Kernels so short that most of their time is starting and ending."""
+    case, ns = slow.case, slow.ns
     short = ns < SHORT_KERNEL_NS
     if float(ns[short].sum()) < REASON_SHARE * float(ns.sum()):
         return None

@@ -86,13 +86,13 @@ class StackColumns:
         self.samples = samples
         self.functions = samples.functions
         self._paths: dict[int, tuple[SampledFrame, ...]] = {}
-        self.engine = {i for i, one in enumerate(self.functions) if _is(one, _ENGINE)}
+        self.engine = {i for i, one in enumerate(self.functions) if _is_among(one, _ENGINE)}
         self.loader = {
             i
             for i, one in enumerate(self.functions)
             if one.file == "torch/utils/data/dataloader.py" and one.name.rpartition(".")[2] in _LOADER
         }
-        self.boundary = {i for i, one in enumerate(self.functions) if _is(one, _BOUNDARIES)}
+        self.boundary = {i for i, one in enumerate(self.functions) if _is_among(one, _BOUNDARIES)}
         self.of_sample = [
             self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
         ]
@@ -229,7 +229,7 @@ def _cost(
     )
 
 
-def _is(function: Function, places: dict[str, tuple[str, ...]]) -> bool:
+def _is_among(function: Function, places: dict[str, tuple[str, ...]]) -> bool:
     return function.name.rpartition(".")[2] in places.get(function.file, ())
 
 

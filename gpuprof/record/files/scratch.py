@@ -245,14 +245,14 @@ class Scratch:
             self.note(f"connects to {host}:{arguments[1]}")
             raise socket.gaierror(-3, f"gpuprof try blocks connections beyond this machine: {host}")
 
-        def has_database(arguments: tuple[Any, ...]) -> None:
+        def watches_database(arguments: tuple[Any, ...]) -> None:
             arguments[0].set_authorizer(self._allows_in_database)
 
         found = {**handlers(changes), "os.link": links}
         if self._is_private and not self._apart:
             found = {"open": self._opens_large}
         else:
-            found |= {"sqlite3.connect/handle": has_database, "socket.bind": binds}
+            found |= {"sqlite3.connect/handle": watches_database, "socket.bind": binds}
         find = {
             **found, "socket.connect": connects, "socket.sendto": connects, "socket.sendmsg": connects,
             "socket.getaddrinfo": looks_up,

@@ -18,7 +18,7 @@ _NAMES = {
 def parts(rank: dict[str, Any]) -> dict[str, int]:
     """Name → wall ns of settling, baseline, sampling, recorded steps and stall (of the training, while the profiler
     stopped), from rank<N>.json; only stages that have ended."""
-    stages = [one for one in rank.get("stages") or () if isinstance(one, dict) and _whole(one.get("unix_ns"))]
+    stages = [one for one in rank.get("stages") or () if isinstance(one, dict) and _is_time(one.get("unix_ns"))]
     found: dict[str, int] = {}
     for one, following in pairwise(stages):
         name = _NAMES.get(str(one.get("stage")))
@@ -34,7 +34,7 @@ def parts(rank: dict[str, Any]) -> dict[str, int]:
 def stall_ns(rank: dict[str, Any]) -> int:
     """How long the training stalled while profilers stopped."""
     windows = [one for one in rank.get("windows") or () if isinstance(one, dict)]
-    return sum(one["stop_ns"] for one in windows if _whole(one.get("stop_ns")))
+    return sum(one["stop_ns"] for one in windows if _is_time(one.get("stop_ns")))
 
 
 def recorded_until(rank: dict[str, Any]) -> int | None:
@@ -45,9 +45,9 @@ def recorded_until(rank: dict[str, Any]) -> int | None:
     last = max((i for i, one in enumerate(stages) if one.get("stage") in WINDOWS), default=len(stages))
     began = stages[last + 1].get("unix_ns") if last + 1 < len(stages) else None
     stopped: Any = windows[-1].get("stop_ns") if windows else 0
-    if not isinstance(began, int) or not _whole(began):
+    if not isinstance(began, int) or not _is_time(began):
         return None
-    return began - (stopped if _whole(stopped) else 0)
+    return began - (stopped if _is_time(stopped) else 0)
 
 
 def verdict_parts(rank: dict[str, Any], laps: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -85,5 +85,5 @@ def _seconds(ns: int) -> str:
     return f"{ns / 1e9:.1f} s"
 
 
-def _whole(value: Any) -> bool:
+def _is_time(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

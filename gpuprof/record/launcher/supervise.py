@@ -168,6 +168,7 @@ class _Run:
         runfile.write_json(folder / runfile.MANIFEST, self._manifest)
 
     def start_and_wait(self, mask: set[Any]) -> int:
+        """Runs the target to its end; returns its exit status. Raises CannotStart."""
         guard = Guard()
         try:
             called_off = [n for n in signal.sigpending() & ENDING if signal.getsignal(n) != signal.SIG_IGN]
@@ -207,6 +208,7 @@ class _Run:
         return status
 
     def _take_back(self) -> None:
+        """Removes the folder of a run that did not start."""
         if self._folder is not None:
             _remove(self._folder)
 
@@ -234,7 +236,7 @@ class _Run:
     def _wait_under_nsys(self, under_nsys: TargetUnderNsys, nsys: int, guard: Guard, mask: set[Any]) -> int:
         """Waits for a target that Nsight Systems runs, and for its report."""
         post = Post(guard, own_group=True)
-        watched, warned, left, deadline = False, False, None, None
+        watched, warned, nsys_status, deadline = False, False, None, None
         while True:
             tick = TICK_S if watched else TARGET_LOOK_S
             info = signal.sigtimedwait(OURS, tick if under_nsys.pid is None else post.patience(tick))
@@ -245,16 +247,16 @@ class _Run:
             if under_nsys.pid and not watched:
                 watched = True
                 guard.watch(under_nsys.pid)
-            if left is None:
+            if nsys_status is None:
                 ended, status = reap(nsys)
-                left = status if ended else None
-            if left is not None:
+                nsys_status = status if ended else None
+            if nsys_status is not None:
                 under_nsys.listen(TARGET_LOOK_S)
                 if not under_nsys.is_answered and not self._asked_to_end:
                     return self._start_without(under_nsys, guard, mask)
                 if under_nsys.status is not None or under_nsys.is_closed or not under_nsys.is_answered:
                     under_nsys.close()
-                    return left if under_nsys.status is None else under_nsys.status
+                    return nsys_status if under_nsys.status is None else under_nsys.status
             elif under_nsys.status is not None:
                 now = time.monotonic()
                 deadline = deadline or now + REPORT_S
@@ -265,9 +267,9 @@ class _Run:
                     tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s and was ended")
                     os.killpg(nsys, signal.SIGKILL)
             # Once the target has ended, a signal is meant for nsys.
-            whom = under_nsys.pid if under_nsys.status is None else nsys if left is None else None
-            if whom:
-                post.deliver(whom)
+            receiver = under_nsys.pid if under_nsys.status is None else nsys if nsys_status is None else None
+            if receiver:
+                post.deliver(receiver)
             if info is None:
                 self._look_safely()
 
@@ -364,6 +366,7 @@ class _Run:
     # -- when it has ended
 
     def _end(self, status: int, ended: float) -> None:
+        """Writes how the target ended, finishes the verdict, and says what there is or why there is nothing."""
         from .last_words import last_words, tell_failed_allocation
 
         folder, reader = self._folder, self._reader

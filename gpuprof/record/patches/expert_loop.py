@@ -23,10 +23,10 @@ PATCH = Patch(
 
 def apply(context: Context) -> Callable[[], Proof]:
     """Sets it when a model has been built."""
-    return implementation.choose(context, "experts", _has_none)
+    return implementation.choose(context, "experts", _why_not)
 
 
-def _has_none(model: Any) -> str | None:
+def _why_not(model: Any) -> str | None:
     if any(getattr(model.config, name, 0) for name in _COUNTS):
         return None
     return f"{type(model).__name__} has no experts"

@@ -30,14 +30,14 @@ def keep_between_replays(module: Any) -> None:
         count += 1
         number = count
 
-        def has_backward(_: Any) -> None:
+        def went_backward(_: Any) -> None:
             pending.discard(number)
 
         def own(tensor: Any) -> Any:
             copy = tensor.clone()
             if copy.requires_grad:
                 pending.add(number)
-                copy.register_hook(has_backward)
+                copy.register_hook(went_backward)
             return copy
 
         return _mapped(own, compiled(*args, **kwargs))

@@ -296,7 +296,7 @@ class Session(NotedSteps):
         """Ends the current stage and begins the next one of the plan."""
         self._end_stage()
         if self._stage == "settle" and not self._training.known:
-            self._know()
+            self._make_plan()
         if not self._queue:
             self._finish()
             return
@@ -342,7 +342,7 @@ class Session(NotedSteps):
         self._training.forget()
         self._write()
 
-    def _know(self) -> None:
+    def _make_plan(self) -> None:
         """Once the run has settled: finds out what it trains and how long a step takes, and makes the plan from
         that."""
         self._devices = devices_in_use()

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.detect.compiled.compiled_passes import Passes, compiled
-from gpuprof.replay.graph import STREAM, Edges, Graph
+from gpuprof.replay.graph import HOST, STREAM, Edges, Graph
 from gpuprof.replay.transform import OnceForEdges, removed
 from gpuprof.tracefile.trace import Mask
 
@@ -25,7 +25,7 @@ def graphed(found: Passes, way: int) -> Change:
     at_once = OnceForEdges(partial(_edges_at_once, inside=inside))
 
     def change(graph: Graph) -> Graph:
-        graph = then(graph)
+        graph = then(_warm(graph, way))
         return graph.with_edges(at_once(graph))
 
     return change
@@ -38,7 +38,7 @@ def captured(graph: Graph, host: Mask, work: Mask, graphs: int, way: int) -> Cha
     entries = np.flatnonzero(host)[first]
 
     def change(graph: Graph) -> Graph:
-        less = removed(graph, host)
+        less = removed(_warm(graph, way), host)
         less = less.with_edges(_edges_at_once(less, work))
         duration = less.duration_ns.copy()
         # Guards and the rest of a pass of compiled code are in its recording.
@@ -57,6 +57,14 @@ def partly_captured(host: Mask) -> Change:
         )
 
     return change
+
+
+def _warm(graph: Graph, way: int) -> Graph:
+    """The graph with CPU work as quick as it is without the launches in between, whose code takes the caches from it;
+    long work does not depend on what ran before it."""
+    short = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST)
+    short &= graph.duration_ns <= calibrated.LASTING_NS.value
+    return graph.with_durations(np.where(short, graph.duration_ns * calibrated.WARM.rising[way], graph.duration_ns))
 
 
 def _edges_at_once(graph: Graph, inside: Mask) -> Edges:

@@ -76,7 +76,7 @@ class Passes:
     first: I64
     """First CPU node of each pass."""
     launch_ns: float
-    """CPU time of one launch, ns: the median over matmuls and convolutions, which may launch several kernels."""
+    """CPU time of one launch, ns: the median over matmuls and convolutions, as if each launched one kernel."""
     without_all: Change
     """Removes fused kernels and the CPU work that belongs to them."""
     without_fused: Change
@@ -156,9 +156,7 @@ def whole_passes(case: Analysis) -> Passes | None:
     mine = host & matmuls[graph.scope]
     if not mine.any():
         return None
-    ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))
-    launches = np.bincount(links.op[graph.gpu_row[graph.on_gpu]] + 1, minlength=len(trace.ops) + 1)[1:]
-    each = (ns / np.maximum(launches, 1))[ns > 0]
+    each = _single_launches(case, mine)
     kept = host & launching[graph.scope] & ~accumulate
     gone = host & ~kept & ~accumulate
     gone[launcher] = False
@@ -183,6 +181,19 @@ def whole_passes(case: Analysis) -> Passes | None:
         without_all=Removing(gone | fused),
         without_fused=Removing((gone & ~(host & (graph.duration_ns > calibrated.LASTING_NS.value))) | fused),
     )
+
+
+def _single_launches(case: Analysis, host: Mask) -> F64:
+    """CPU time of each op of the mask if it launched one kernel, ns: its own work, and its calls / its kernels. The
+    same call may launch a kernel's helpers, conversions of layouts for instance, but a generated kernel has none."""
+    graph, links, ops = case.graph, case.timeline.links, len(case.trace.ops)
+    launches = np.bincount(links.op[graph.gpu_row[graph.on_gpu]] + 1, minlength=ops + 1)[1:]
+    own, calls = (
+        np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=ops)
+        for mine in (host & (graph.call < 0), host & (graph.call >= 0))
+    )
+    each: F64 = own + calls / np.maximum(launches, 1)
+    return each[each > 0]
 
 
 def _by_library(case: Analysis) -> Mask:

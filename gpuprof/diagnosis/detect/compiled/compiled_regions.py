@@ -15,7 +15,7 @@ import numpy as np
 from gpuprof.diagnosis.detect.compiled.compiled_passes import waiting
 from gpuprof.diagnosis.detect.compiled.generated_code import generated_code
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.replay.graph import launcher_of
+from gpuprof.replay.graph import HANDOVER, launcher_of
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
@@ -54,6 +54,9 @@ class BrokenAt:
     """CPU work that launches that part."""
     waits: Mask
     """Waits for the GPU in between, and for values that the first graph copies to the CPU."""
+    waking: Mask
+    """CPU work of the training thread that ends once autograd's thread has woken, if the code around the break computes
+    on the CPU: its threads keep the cores busy for a while after, waiting for more, and others wake late."""
     call: I64
     """Per node the call of the generated code after it, forward or backward, in which the CPU launches it; else -1."""
     launch_ns: float
@@ -87,7 +90,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
     of_call = nodes_in(graph, after)
     of_call_backward = nodes_in(graph, backward_of(case, after))
     generated, host = generated_code(case), (graph.lane >= 0) & ~graph.waits
-    waits, library, source = waiting(case), _by_library(case), launcher_of(graph)
+    waits, library, source, waking = waiting(case), _by_library(case), launcher_of(graph), _waking(case)
     size = ops_of_calls(compiler, function, version)[0][1:][pairs]
     found = []
     for number, broken in enumerate(compiler.breaks):
@@ -111,6 +114,7 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
                 eager=graph.on_gpu & between,
                 library=between & library,
                 launching=host & launching,
+                waking=waking & bool(computed.any()),
                 waits=((_of(of_gap, mine) & ~generated.inside) | _of(of_first, mine)) & waits,
                 call=np.where(body, generated.call, -1),
                 launch_ns=generated.launch_ns,
@@ -122,6 +126,16 @@ def broken_at(case: Analysis) -> tuple[BrokenAt, ...]:
 def _by_library(case: Analysis) -> Mask:
     """Kernels of matrix multiplications, convolutions and attention, which compiled code calls as eager code does."""
     return np.append(case.category(*TENSOR_CATEGORIES), False)[case.graph.gpu_row] & case.graph.on_gpu
+
+
+def _waking(case: Analysis) -> Mask:
+    """The training thread's last work before each backward pass on another thread."""
+    graph, edges = case.graph, case.graph.edges
+    lane = graph.lane
+    called = (edges.kind == HANDOVER) & (lane[edges.source] == case.timeline.main_thread)
+    found = np.zeros(len(graph), bool)
+    found[edges.source[called & (lane[edges.target] != lane[edges.source])]] = True
+    return found
 
 
 def _of(stretch: I64, mine: Mask) -> Mask:
@@ -201,7 +215,7 @@ def calls_a_pass(case: Analysis) -> I64:
     return counts[counts > 0]
 
 
-def is_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
+def functions_given_up(case: Analysis) -> tuple[CompiledFunction, ...]:
     """Functions that reached the limit of recompilations, those with the most failed guards first."""
     compiler = case.run.compiler if case.run else None
     found = [] if compiler is None else [one for one in compiler.functions if one.reached_limit]

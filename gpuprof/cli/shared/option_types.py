@@ -1,7 +1,8 @@
-"""The type of options that count something."""
+"""What options hold: counts, and lists separated by commas."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -26,3 +27,8 @@ class WholeNumber(click.ParamType):
         if self._most is not None and number > self._most:
             self.fail(f"{number} is more than {self._most}", param, ctx)
         return number
+
+
+def names_in(texts: Iterable[str]) -> list[str]:
+    """The names in the values of an option that may be repeated, and whose values may be lists: `--to A,B --to C`."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
