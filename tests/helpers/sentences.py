@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.result.finding_model import Finding
+from gpuprof.diagnosis.result.finding_model import Evidence, Finding
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.report.terminal.terminal import plain
 
@@ -80,10 +81,16 @@ def _rest(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
-    """The parts of the program that a finding names are distinct, and contain no more than its total."""
-    places = [one for one in finding.evidence if one.start_ns is not None]
-    if not places:
-        return
+    """The parts of the program that a finding names are distinct, and contain no more than its total; each statement of
+    a finding for several fixes has its own."""
+    begins = [at for at, one in enumerate(finding.evidence) if one.start_ns is None] or [0]
+    for at, end in pairwise((*begins, len(finding.evidence))):
+        yield from _total(finding, finding.evidence[at].text, finding.evidence[at:end])
+
+
+def _total(finding: Finding, statement: str, evidence: Sequence[Evidence]) -> Iterator[str]:
+    """As above, of one statement and its places."""
+    places = [one for one in evidence if one.start_ns is not None]
     for place in places:
         alone = LONGEST.search(place.text)
         if alone and f"{alone[1]} ms" != duration(place.ns or 0):
@@ -91,7 +98,6 @@ def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
     parts = [one for one in places if one.part is not None]
     if len({one.part for one in parts}) < len(parts):
         yield f"{finding.id}: leads more than once to {[one.part for one in parts]}"
-    statement = finding.evidence[0].text
     said = re.split("would take|usual", statement)[0]
     totals = [value(m[1]) for m in re.finditer(rf"({NUMBER})(?: of {NUMBER})? ms", said)]
     whole = sum(one.part_ns or 0 for one in parts) / 1e6

@@ -240,7 +240,7 @@ def test_processes_that_cannot_be_attached_to(tmp_path: Path):
             one.kill()
     assert f"there is no process {program.pid}" in line(attach(tmp_path, program.pid))
     assert "not a run folder that names" in line(attach(tmp_path, tmp_path))
-    assert "No such file" in line(attach(tmp_path, tmp_path / "missing"))
+    assert "missing: no such process or folder" in line(attach(tmp_path, tmp_path / "missing"))
 
 
 def test_another_users_process(tmp_path: Path):

@@ -33,13 +33,18 @@ def finding(diagnosis: Diagnosis, name: str) -> Finding:
 
 
 def test_a_starved_loader_of_another_project():
-    """16 workers reduced 42 ms to 23 (on another host 63 to 29); pinned memory alone gained nothing."""
+    """16 workers reduced 42 ms to 23 (on another host 63 to 29, and 16.5 with pinned memory, too); pinned memory alone
+    gained nothing."""
     found = wild("cv")
     exact(found)
     assert found.verdict.bound == "input"
     assert found.step_ns == pytest.approx(50 * MS, rel=0.02), "the mean of the run's own stretch"
-    assert [one.id for one in found.findings] == ["input_workers"], "nothing else gains while batches are missing"
-    workers = found.findings[0]
+    workers, *then = found.findings
+    assert workers.id == "input_workers"
+    assert all(workers.title in one.parts for one in then), "nothing else gains while batches are missing"
+    (both,) = then
+    assert "pinned memory" in both.title
+    assert both.speedup.low <= 63.4 / 16.5 <= both.speedup.high
     assert workers.title.endswith(" 16")
     measured = (23.3 / 42.3, 29.3 / 63.4)
     shares = [ns / present(found.step_ns) for ns in (workers.step_ns.low, workers.step_ns.high)]

@@ -203,7 +203,7 @@ def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -
         "decode, resize or tokenise every sample once, before the training, into arrays of bytes\n"
         "in memory or in a memory-mapped file; only random steps stay in __getitem__\nor, for photos: "
         + code('image.draft("RGB", (size, size))').otherwise()
-        + "  # before its first use: decoded at 1/2, 1/4 or 1/8 of its sides (JPEG)"
+        + "  # before its first use: JPEGs at 1/2, 1/4 or 1/8"
     )
     mapped = call("dataset.map", Code("prepare"), batched=True) + "  # once: the result is kept on disk"
     return Proposal(

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.detect.compiled.compiled_passes import Passes, compiled
+from gpuprof.replay.cpu_compute import computes
 from gpuprof.replay.graph import HOST, STREAM, Edges, Graph
 from gpuprof.replay.transform import OnceForEdges, removed
 from gpuprof.tracefile.trace import Mask
@@ -61,8 +62,8 @@ def partly_captured(host: Mask) -> Change:
 
 def _warm(graph: Graph, way: int) -> Graph:
     """The graph with CPU work as quick as it is without the launches in between, whose code takes the caches from it;
-    long work does not depend on what ran before it."""
-    short = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST)
+    long work, and computing on tensors in host memory, do not depend on what ran before them."""
+    short = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & ~computes(graph)
     short &= graph.duration_ns <= calibrated.LASTING_NS.value
     return graph.with_durations(np.where(short, graph.duration_ns * calibrated.WARM.rising[way], graph.duration_ns))
 
