@@ -21,19 +21,23 @@ LOOP_SHARE: Assumed[Share] = 0.9
 """A function in at least this share of all samples is the loop around the steps, whose name says little."""
 LAYERS = "torch/nn/modules/"
 """Folder of torch's own layers."""
+TENSOR = "torch/_tensor.py"
+"""File of `Tensor.backward`."""
 LEAST_FUNCTION_SHARE: Assumed[Share] = 0.2
 """Smallest share of a place's samples of a function that is named as one of several."""
 
 
 def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
-    """The function that runs or waits in some nodes of the training thread, or of the engine's thread while that waits
-    for a backward pass; None without samples there, or if none has half of them."""
+    """The function that runs or waits in some nodes of the training thread; where that waits for a backward pass in all
+    of them, in nodes of the engine's thread. None without samples there, or if none has half of them."""
     found = placed(case)
     if found is None:
         return None
     stacks, where = found
-    sampled = (case.graph.lane == case.timeline.main_thread) | (case.graph.phase == BACKWARD)
-    weight = weights(case, where, nodes & sampled & (case.graph.lane >= 0))
+    own = case.graph.lane == case.timeline.main_thread
+    weight = weights(case, where, nodes & own)
+    if weight.sum() < FEWEST_SAMPLES:
+        weight = weights(case, where, nodes & (case.graph.phase == BACKWARD) & (case.graph.lane >= 0))
     if weight.sum() < FEWEST_SAMPLES:
         return None
     inside: dict[int, float] = defaultdict(float)
@@ -50,8 +54,8 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
                 inside[frame.function] += mine
                 depth[frame.function] += mine * level
     most = [one for one, ns in inside.items() if ns >= NAMING_SHARE * weight.sum()]
-    # That torch's own layers run says less than who calls them.
-    most = [one for one in most if not _is_layer(stacks.functions[one])] or most
+    # That torch's own layers or backward pass run says less than who calls them.
+    most = [one for one in most if not _is_of_torch(stacks.functions[one])] or most
     if not most:
         return None
     best = max(most, key=lambda one: (depth[one] / inside[one], inside[one]))
@@ -62,9 +66,10 @@ def sampled_in(case: Analysis, nodes: Mask) -> Sampled | None:
     return Sampled(function.name, function.file, line, inside[best] / float(weight.sum()), parts)
 
 
-def _is_layer(function: Function) -> bool:
-    """Whether a function is the forward pass of one of torch's own layers."""
-    return function.file.startswith(LAYERS) and function.name.endswith("forward")
+def _is_of_torch(function: Function) -> bool:
+    """Whether a function is the forward pass of one of torch's own layers, or the backward pass of a tensor."""
+    layer = function.file.startswith(LAYERS) and function.name.endswith("forward")
+    return layer or (function.file == TENSOR and function.name.endswith("backward"))
 
 
 def _parts(stacks: StackColumns, weight: F64, around: int) -> tuple[tuple[str, float], ...]:
