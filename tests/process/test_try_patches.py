@@ -115,6 +115,7 @@ train(net(), torch.utils.data.DataLoader(Stream(), batch_size=8))
     assert found.verdict == "different" and found.text.startswith("samples are repeated")
 
 
+@pytest.mark.measures_time
 def test_a_fused_optimizer_takes_the_steps(tmp_path: Path):
     plain, fixed = (tried(tmp_path, MANY_TENSORS, fix, seconds=TIMED_S) for fix in ("", "optimizer"))
     assert applied(fixed) == "AdamW(fused=True) took the steps"
