@@ -28,6 +28,7 @@ from gpuprof.diagnosis.detect.cpu.gradient_scaler import (
     without_checks,
 )
 from gpuprof.diagnosis.detect.cpu.offloaded import find_offload
+from gpuprof.diagnosis.detect.cpu.wait_evidence import FRAMES_SHOWN, wait_evidence
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Claim, Page, Proposal
 from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
@@ -38,7 +39,6 @@ from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_WORK_LEFT, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code, joined, other_way, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.build.calls import STREAM_WAIT
@@ -47,9 +47,8 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.cpu.dispatch import has_ops
 from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL, SYNC_CALL
-from gpuprof.timeline.frames import FrameIndex
-from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
-from gpuprof.units import Assumed, Convention, Entries, Ratio
+from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -64,7 +63,6 @@ SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_uni
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
 LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
 """Several kinds of waits become one fix if it gains at least this many times what one kind gains."""
-FRAMES_SHOWN: Convention[Entries] = 3
 
 CLAIMS: tuple[Claim, ...] = ("values_read", "value_waits")
 
@@ -127,7 +125,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if looks.any():
         kinds.append((looks, Proposal(
             title=f"no values read from the GPU within the {case.unit}",
-            evidence=_evidence(case, looks, "values read from the GPU", ops),
+            evidence=wait_evidence(case, looks, "values read from the GPU", ops),
             fix=joined([_bf16(case)] * (scaler is not None) + [_look_fix(case)]).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
@@ -139,7 +137,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if shapes.any():
         kinds.append((shapes, Proposal(
             title="no sizes that depend on values",
-            evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
+            evidence=wait_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
             fix=_size_fix(case, shapes).by("syncs"),
             change=_without(shapes, nothing),
             worst=None if alone else _unchanged,
@@ -149,7 +147,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if explicit.any():
         kinds.append((explicit, Proposal(
             title=f"no torch.cuda.synchronize() in the {case.unit}",
-            evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
+            evidence=wait_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
             fix=without_call(
                 f"torch.cuda.synchronize() only every {LOG_EVERY} steps", "torch.cuda.synchronize"
             ).by("syncs")
@@ -187,7 +185,9 @@ def _awaited(case: Analysis, copies: Mask) -> Proposal:
     """Batches whose copies the CPU waits for as well: where it stops for one of both, it does not run ahead."""
     return Proposal(
         title=f"no waits for the GPU within the {case.unit}",
-        evidence=_evidence(case, copies, "copies of batches to the GPU that the CPU waits for", np.empty(0, np.int64)),
+        evidence=wait_evidence(
+            case, copies, "copies of batches to the GPU that the CPU waits for", np.empty(0, np.int64)
+        ),
         fix=asynchronous(case),
         change=_without(copies, np.zeros(len(case.graph), bool)),
         claims=("offloaded_copies",),
@@ -449,32 +449,6 @@ def _without(waits: Mask, own: Mask) -> Change:
         return removed(graph, own) if own.any() else graph
 
     return change
-
-
-def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
-    graph = case.graph
-    count = case.per_step(float(waits.sum()))
-    text = f"{what}: {count:,.0f} {case.unit.a}"
-    names = _most(case.trace.ops.name[ops])
-    if names:
-        text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
-    waited_ns = case.per_step(float((graph.recorded_end_ns - graph.recorded_start_ns)[waits].clip(0).sum()))
-    text += f", which block the CPU for {duration(waited_ns)}"
-    frames = FrameIndex(case.trace, case.timeline.nesting)
-    nodes = np.flatnonzero(waits & (graph.call >= 0))
-    calls = graph.call[nodes]
-    found = frames.frame(case.trace.calls.thread[calls], case.trace.calls.start_ns[calls], graph.scope[nodes])
-    places = [case.trace.strings[i] for i, _ in _most(found[found != NO_TEXT])]
-    if places:
-        text += "; from " + ", ".join(places)
-    return spans(case, text, waits, waits=True)
-
-
-def _most(ids: np.ndarray) -> list[tuple[int, int]]:
-    """The most frequent string ids with their counts."""
-    distinct, counts = np.unique(ids, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:FRAMES_SHOWN]
-    return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
 def _look_fix(case: Analysis) -> Fix:
