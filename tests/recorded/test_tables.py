@@ -17,6 +17,7 @@ import gpuprof
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import FixLine
 from gpuprof.errors import GpuprofError
+from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.page import content
 
 GPUS = ["H100 SXM", "RTX 4090"]
@@ -86,7 +87,7 @@ def test_evidence_is_named_as_the_report_names_it(demo):
 
 def test_a_notebook_shows_what_is_worth_trying_and_the_users_line_first():
     found = diagnosed(ROOT / "scenarios" / "programs" / "clip_and_log" / "recording")
-    html = found._repr_html_()
+    html = diagnosis_html(found)
     assert found.worth_trying and f"<b>{escape(found.worth_trying[0].title)}</b>" in html.partition("Worth trying")[2]
     assert re.search(r"<b><code>[\w./]*train\.py:\d+</code></b></td><td><code>\w", html)
 

@@ -119,9 +119,9 @@ def tree(
     np.add.at(counted, home, times)
     up = np.where(parent[rows] >= 0, home[parent[rows]], -1)
     if np.issubdtype(paint.dtype, np.floating):
-        paints = _shades(up, home[leaf], ns, paint, plain)
+        paints = _shades(up, home[leaf], ns, paint.astype(np.float64), plain)
     else:
-        paints = _paints(up, home[leaf], ns, paint, plain, mixed)
+        paints = _paints(up, home[leaf], ns, paint.astype(np.int64), plain, mixed)
     return Tree(id, title, levels, note, up, text[rows], paints, owned, counted)
 
 
