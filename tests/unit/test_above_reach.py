@@ -89,6 +89,7 @@ def test_waits_and_python_and_batches_are_items(tmp_path):
     assert python.ns == pytest.approx(8 * MS, rel=0.05)
     assert python.reach_ns is not None
     assert python.why == "its functions were not sampled"
+    assert python.where.before == "aten::mm" and python.where.op is None, "what follows, where no op contains it"
 
 
 def test_what_workers_do_is_not_recorded_unless_they_are_sampled(tmp_path):
@@ -137,6 +138,22 @@ def test_an_op_on_host_tensors_computes_on_the_cpu(tmp_path):
     assert found.where.op == "aten::mul"
     assert found.ns == pytest.approx((1 - slow_calibrated.MOVED_LEFT.value) * 5 * MS, rel=0.02)
     assert found.finding is None
+
+
+def test_an_op_in_which_another_launches_has_its_tensors_on_the_gpu(tmp_path):
+    """A linear layer whose own Python part is slow, as under anomaly detection."""
+
+    def body(made: Program):
+        for n in range(4):
+            start = made.now
+            made.mm(1000, 1000, 1000)
+            made.python(5 * MS if n == 3 else OP)
+            arguments = {"Input Dims": [[1000, 1000], [1000, 1000], []], "Input type": [BF16, BF16, ""]}
+            made.trace.op("aten::linear", start, made.now, made.tid, **arguments)
+
+    found = ledger(steps(body), tmp_path)
+    assert not [one for one in found.items if "computing on the CPU" in one.what]
+    assert item(found, "aten::linear takes the CPU unusually long").why is None
 
 
 def test_sampled_functions_name_long_stretches_of_python():
@@ -217,6 +234,18 @@ def test_programs_that_nothing_was_fitted_to(name):
     assert found is not None
     assert identity_holds(found)
     assert explained(found) >= 0.85
+
+
+def test_mfu_counts_no_forward_pass_that_repeats_another():
+    """Weights of 12 layers and of the output layer in two passes of a teacher, of 4 and of it in three of a student."""
+    roof = diagnosed(ROOT / "scenarios" / "programs" / "teacher_twice" / "recording").roofline
+    assert roof is not None and roof.useful is not None and roof.mfu is not None and roof.hfu is not None
+    width, keys, inner, words = 1024, 256, 2816, 32_000
+    layer, head = 2 * width * (width + keys) + 3 * width * inner, width * words
+    teacher, student = 12 * layer + head, 3 * (4 * layer + head)
+    assert roof.useful.share == pytest.approx((teacher + student) / (2 * teacher + student), abs=0.02)
+    assert roof.mfu / roof.hfu <= roof.useful.share
+    assert "attention mask" in roof.useful.unknown["padding"]
 
 
 LATER = {

@@ -202,7 +202,8 @@ def _waves(slow: _SlowKernels) -> str | None:
     blocks, sms = grid.prod(axis=0), recorded_sms(case.timeline)
     few = (blocks >= 1) & (blocks < FEW_BLOCKS * sms)
     if slow.mostly(few):
-        return f"{float(np.median(blocks[few])):,.0f} blocks for {sms} SMs"
+        usual = round(float(np.median(blocks[few])))
+        return f"{usual:,} block{'s' if usual != 1 else ''} for {sms} SMs"
     if slow.kind != GEMM:
         return None
     waves = blocks / sms
