@@ -347,7 +347,8 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Functions that torch has kernels for, and what Liger's kernels replace."""
     for one in case.proposals(find):
         if one.item is not None:
-            yield part_of(case.graph, one.change, *one.item)
+            what, why = one.item
+            yield part_of(case.graph, one.change, what, why)
 
 
 FINDING = Declaration(

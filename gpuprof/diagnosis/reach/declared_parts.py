@@ -39,5 +39,6 @@ def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[Led
     for proposal in case.proposals(one.find) if one.find is not None else ():
         if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
             continue
-        yield part_of(case.graph, proposal.change, *(proposal.item or (item.what, item.why)))
+        what, why = proposal.item or (item.what, item.why)
+        yield part_of(case.graph, proposal.change, what, why)
         return
