@@ -38,4 +38,5 @@ def _line(one: CountedKernel) -> str:
     )
     used = ", ".join(f"{what} {value:.0f} %" for what, value in counters if value is not None)
     verb = "agree" if one.agrees else f"say {_LIMITERS[one.counted]}"
-    return f"{duration(one.ns)}  {shown_kernel(one.name, NAME)}: {one.claimed or 'not known'}; the counters {verb}: {used}"
+    name, claimed = shown_kernel(one.name, NAME), one.claimed or "not known"
+    return f"{duration(one.ns)}  {name}: {claimed}; the counters {verb}: {used}"
