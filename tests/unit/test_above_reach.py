@@ -354,6 +354,30 @@ def test_a_reason_is_read_or_not_given(tmp_path):
     assert "50,257 is not a multiple of 8" in said
 
 
+@pytest.mark.parametrize(
+    ("op", "shapes", "strides", "said"),
+    [
+        ("aten::mm", [[545, 4096], [4096, 4096]], [], None),
+        ("aten::mm", [[4096, 545], [545, 4096]], [], None),
+        ("aten::mm", [[4096, 545], [545, 4096]], [[1, 4096], [4096, 1]], None),
+        ("aten::mm", [[4096, 545], [545, 4096]], [[545, 1], [4096, 1]], "545 is not a multiple of 8"),
+        ("aten::bmm", [[16, 545, 545], [16, 545, 64]], [], "545 is not a multiple of 8"),
+        ("aten::convolution_backward", [[8, 512, 300], [8, 512, 601], [512, 512, 3]], [], None),
+        ("aten::convolution_backward", [[8, 96, 64, 64], [8, 3, 64, 64], [96, 3, 3, 3]], [], "3 channels"),
+    ],
+)
+def test_rows_in_memory_have_to_be_aligned_and_not_every_dimension(tmp_path, op, shapes, strides, said):
+    """The number of tokens is no row length, unless a matrix is stored so; nor is the length of a sound."""
+
+    def body(made: Program):
+        recorded = {"Input Strides": strides} if strides else {}
+        made.op(op, "sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128x128x64", 2 * MS, shapes, [BF16] * 3, **recorded)
+
+    case = steps(body).case(tmp_path)
+    found = reason(case, case.graph.gpu_row[np.flatnonzero(case.graph.gpu_row >= 0)])
+    assert (said in (found or "")) if said else found is None
+
+
 def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):
     shapes = {"large": [8192, 32000], "small": [64, 64]}
 
@@ -390,6 +414,8 @@ def test_a_kernel_far_from_the_memory_s_rate_is_limited_by_instructions(tmp_path
         ("aten::_efficient_attention_forward", "fmha_cutlassF_bf16_aligned_rf_sm80", BF16, "not flash attention"),
         ("aten::cudnn_batch_norm_backward", "void cudnn::bn_bw_1C11_kernel_new<int>()", "float", "by channel"),
         ("aten::cudnn_convolution", "void implicit_convolve_sgemm<float, 128>(int)", BF16, "without tensor cores"),
+        ("aten::copy_", "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda>()", BF16, "strided"),
+        ("aten::copy_", "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>()", BF16, None),
     ],
 )  # fmt: skip
 def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype, said):
