@@ -27,10 +27,18 @@ def _of_stage(case: Analysis, advised: Collection[str], stage: Stage) -> Iterato
         yield from (replace(part, finding=one.id) for part in found)
 
 
+def useless_parts(case: Analysis) -> Iterator[LedgerPart]:
+    """Parts whose FLOPs the training does not need, or only a share of them."""
+    for one in BUILT_IN:
+        if isinstance(one.ledger, LedgerParts) and one.ledger.useless:
+            yield from (part for part in one.ledger.parts(case) if part.useful is not None)
+
+
 def _removed(case: Analysis, one: Declaration, item: LedgerItem) -> Iterator[LedgerPart]:
     """What the first proposal of a finding removes that leaves the training unchanged."""
     for proposal in case.proposals(one.find) if one.find is not None else ():
         if proposal.work != 1.0 or (proposal.changes and not item.changes_digits):
             continue
-        yield part_of(case.graph, proposal.change, item.what, item.why)
+        what, why = proposal.item or (item.what, item.why)
+        yield part_of(case.graph, proposal.change, what, why)
         return
