@@ -29,6 +29,7 @@ import gpuprof
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.record.stacks.sampling import START, TAKEN_S, Sampling
 from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words.explained import explanation
 from gpuprof.runfile import is_being_written, samples_file
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -413,6 +414,9 @@ def test_the_workers_of_the_loader_are_sampled_on_request(tmp_path: Path):
     for name, ours in (("spin", "spin"), ("decode", "decode"), ("collate", "make")):
         assert shares[ours] == pytest.approx(total[name] / busy_s, abs=0.12), name
     assert shares["__getitem__"] > shares["decode"] > shares["make"] > shares["spin"]
+    slowest = found.functions[0]
+    explained = explanation(slowest.place, (), lambda: ("run", diagnosis)).lines
+    assert f"takes {100 * slowest.share.expected:.0f} % of the time" in explained[-1]
     document = to_json(diagnosis)
     Draft202012Validator(schema()).validate(document)
     assert gpuprof.load_diagnosis(document).host == diagnosis.host

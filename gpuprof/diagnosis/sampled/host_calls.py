@@ -10,7 +10,7 @@ what the user's decorator returns is passed over in favour of what it calls.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,6 +43,7 @@ _LOCAL = "<locals>"
 """In the qualified name of a function that is defined inside another."""
 _LOADER = ("_get_data", "_try_get_data")
 """Where the DataLoader waits for its workers (torch/utils/data/dataloader.py)."""
+_FETCH = "torch/utils/data/_utils/fetch.py"
 _WRAPPERS = frozenset(
     ("wrapper", "wrapped", "inner", "_fn", "_use_grad", "decorate_context", "maybe_fallback", "wrapped_fn",
      "_no_grad_wrapper", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func",
@@ -100,12 +101,18 @@ class StackColumns:
         self.of_sample = [
             self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
         ]
+        self.of_worker_sample = [self._fetching(self.path(node)) for node in samples.worker_node.tolist()]
+        """From torch's fetcher on, which asks the data set for samples; empty where the worker makes no batch."""
 
     def _of(self, node: int, other: int) -> tuple[SampledFrame, ...]:
         main = self.path(node)
         if other >= 0 and (not main or main[-1].function in self.engine):
             return (*main, *self.path(other))
         return main
+
+    def _fetching(self, path: tuple[SampledFrame, ...]) -> tuple[SampledFrame, ...]:
+        files = [self.functions[frame.function].file for frame in path]
+        return path[len(path) - 1 - files[::-1].index(_FETCH) :] if _FETCH in files else ()
 
     def path(self, node: int) -> tuple[SampledFrame, ...]:
         """The stack of a node of the tree of calls; empty for -1."""
@@ -159,11 +166,14 @@ def _is_shell(cost: SampledCost, others: list[SampledCost], stacks: StackColumns
     )
 
 
-def cost_at(stacks: StackColumns, file: str, line: int) -> SampledCost | None:
+def cost_at(
+    stacks: StackColumns, of_sample: Sequence[tuple[SampledFrame, ...]], file: str, line: int
+) -> SampledCost | None:
     """The samples with a line of a file in their stack, or else those of the last function that begins before it. None
-    after the last known line of the file, since the end of its last function is unknown."""
+    after the last known line of the file, since the end of its last function is unknown. of_sample: each sample's
+    stack."""
     rows: dict[tuple[SampledFrame, ...], list[int]] = defaultdict(list)
-    for i, path in enumerate(stacks.of_sample):
+    for i, path in enumerate(of_sample):
         rows[path].append(i)
     counts = Counter({path: len(mine) for path, mine in rows.items()})
     here = {
@@ -184,7 +194,10 @@ def cost_at(stacks: StackColumns, file: str, line: int) -> SampledCost | None:
     if line > max([*known, *(one.first_line for one in here.values())], default=0):
         return None
     before = [
-        i for i, one in here.items() if one.first_line <= line and any(i == f.function for p in counts for f in p)
+        i
+        for i, one in here.items()
+        # A module begins before all of its functions, also those that were never sampled.
+        if one.first_line <= line and one.name != "<module>" and any(i == f.function for p in counts for f in p)
     ]
     if not before:
         return None
