@@ -52,6 +52,7 @@ _STYLE = """
 .gpuprof td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .gpuprof code { font-family: ui-monospace, monospace; font-size: 11.5px; background: none; color: inherit;
   overflow-wrap: anywhere; }
+.gpuprof b code { white-space: nowrap; }
 .gpuprof .issue { border-left: 3px solid #999; padding-left: 8px; margin: 4px 0; }
 .gpuprof .issue.warning { border-color: #e69f00; }
 .gpuprof .issue.error { border-color: #d55e00; font-weight: 600; }

@@ -306,6 +306,25 @@ def test_a_training_of_unknown_length_is_recorded_before_it_is_sampled(tmp_path:
     assert len(samples(run.folder)["steps_ns"]) == 45 - 30 + 1
 
 
+FORBIDS = """
+import ctypes
+
+prctl = ctypes.CDLL(None).prctl
+prctl(24, 19, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_SYS_PTRACE: root may not read it either
+prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+train(45)
+"""
+
+
+@TORCH
+def test_a_training_that_may_not_be_read_is_recorded_without_samples(tmp_path: Path):
+    run = trace(tmp_path, FORBIDS, settle=("--settle", "5"))
+    assert run.code == 0, run.stderr
+    assert run.stages()["trace"] == 3 and not (run.folder / samples_file(0)).exists()
+    assert "does not let another process read its stacks" in " ".join(run.rank()["notes"])
+    assert gpuprof.diagnose(run.folder).host is None
+
+
 @TORCH
 @pytest.mark.parametrize("steps", [8, 9, 10])
 def test_sampling_costs_no_short_training_its_trace(tmp_path: Path, steps: int):

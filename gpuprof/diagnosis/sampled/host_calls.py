@@ -3,7 +3,8 @@
 A function's samples are those with the function anywhere in the stack. Which functions are listed is decided sample by
 sample: each sample is charged to one function. Functions that call the model, run the backward pass or contain the
 training loop are not costs as a whole. Below the innermost of them in a stack, the first function of the user's is
-charged, or else the first function. If several places call it, or if there is none, the calling line is charged.
+charged, or else the first function. If several places call it, or if there is none, the calling line is charged; but
+what the user's decorator returns is passed over in favour of what it calls.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,6 +39,8 @@ _BOUNDARIES = {
 }
 _ENGINE = {"torch/autograd/graph.py": ("_engine_run_backward",), "torch/autograd/__init__.py": ("backward",)}
 _TORCH = "torch/"
+_LOCAL = "<locals>"
+"""In the qualified name of a function that is defined inside another."""
 _LOADER = ("_get_data", "_try_get_data")
 """Where the DataLoader waits for its workers (torch/utils/data/dataloader.py)."""
 _WRAPPERS = frozenset(
@@ -252,9 +256,10 @@ def _charges(
     stacks: StackColumns, counts: Counter[tuple[SampledFrame, ...]], loops: set[int]
 ) -> dict[tuple[SampledFrame, ...], tuple[int, int]]:
     """Stack → (function, line) that it is charged to; line -1: the whole function."""
-    places: dict[tuple[SampledFrame, ...], tuple[SampledFrame, int]] = {}
+    places: dict[tuple[SampledFrame, ...], tuple[SampledFrame, list[int]]] = {}
     total: Counter[int] = Counter()
     from_line: Counter[tuple[SampledFrame, int]] = Counter()
+    calls: Counter[tuple[int, int]] = Counter()
     for path, count in counts.items():
         if not path:
             continue
@@ -262,22 +267,37 @@ def _charges(
         below = [frame.function for frame in path[k + 1 :]]
         own = [function for function in below if stacks.functions[function].kind == "own"]
         plain = [function for function in below if not _is_wrapper(stacks.functions[function])]
-        called = next(iter(own or plain or below), -1)
+        called = own or (plain or below)[:1]
         while k > 0 and _is_wrapper(stacks.functions[path[k].function]) and path[k].function not in stacks.boundary:
             k -= 1  # lines of a wrapper say nothing; those of its caller do
-        if k >= 0 and called < 0 and path[k].function in stacks.engine:
+        if k >= 0 and not called and path[k].function in stacks.engine:
             # Native code of a backward pass: charge the line that called it, outside torch's own files.
             k = max((i for i in range(k) if not stacks.functions[path[i].function].file.startswith(_TORCH)), default=k)
-        place = path[max(k, 0)], called
-        places[path] = place
+        place = path[max(k, 0)]
+        places[path] = place, called
         for function in {frame.function for frame in path}:
             total[function] += count
-        from_line[place] += count
+        for function in set(called):
+            from_line[place, function] += count
+        for pair in set(pairwise(called)):
+            calls[pair] += count
     found = {}
     for path, (loop, called) in places.items():
-        is_named = called >= 0 and from_line[loop, called] >= FROM_ONE_LINE * total[called]
-        found[path] = (called, -1) if is_named else (loop.function, loop.line)
+        named = {one for one in called if from_line[loop, one] >= FROM_ONE_LINE * total[one]}
+        passed = {
+            one
+            for one, inner in zip(called, [*called[1:], -1], strict=False)
+            if _is_closure(stacks.functions[one])
+            and (one not in named or calls[one, inner] >= WRAPPER_SHARE * total[one])
+        }
+        first = next((one for one in called if one not in passed), -1)
+        found[path] = (first, -1) if first in named else (loop.function, loop.line)
     return found
+
+
+def _is_closure(function: Function) -> bool:
+    """Whether it is defined inside another function, as what a decorator returns is (not known in Python 3.10)."""
+    return _LOCAL in function.name
 
 
 def _is_wrapper(function: Function) -> bool:
