@@ -171,6 +171,16 @@ def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
     assert "2,048 × 2,048" in proposal.evidence[0].text and "attn_mask" in str(proposal.fix)
 
 
+def test_a_mask_that_may_hide_something_lies_above_reach_only_where_leaving_it_out_is_shown(tmp_path):
+    """And it is not said to throw scores away: no token of the batches is padding."""
+    case = masked(tmp_path)
+    for shown in ((), ("masked_attention",)):
+        found = above_reach(case, None, shown)
+        assert found is not None
+        said = [item.what for item in found.items if "mask" in item.what]
+        assert said == ["attention with a mask that may hide nothing"] * len(shown)
+
+
 @pytest.mark.parametrize("mask", [[2048, 2048], [1, 1, 2048, 2048]])
 def test_a_mask_of_all_samples_and_heads_hides_later_positions(tmp_path, mask):
     """It cannot be a padding mask, whatever the batches have."""

@@ -18,11 +18,15 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
 
 IN_BATCHES = (
-    ("real_share", "padding", "an attention mask"),
-    ("useful_pairs", "attention_scores", "a mask, positions that start again with each document, or lengths"),
-    ("labelled_share", "labels", "a label for each token"),
+    ("real_share", "padding", "no attention mask was seen in host memory"),
+    (
+        "useful_pairs",
+        "attention_scores",
+        "no mask, positions that start again with each document, or lengths were seen in host memory",
+    ),
+    ("labelled_share", "labels", "no labels of tokens were seen in host memory"),
 )
-"""(field of a step's work, what it says, what a batch has to have for that)."""
+"""(field of a step's work, what it says, why it is not known)."""
 
 
 def with_useful_flops(case: Analysis, roof: Roofline) -> Roofline:
@@ -83,9 +87,5 @@ def _unknown(case: Analysis) -> dict[str, str]:
     elif case.run.work.tokens is None:
         why = "no batch of tokens was seen in host memory"
     else:
-        return {
-            what: f"the batches in host memory have not got {needed}"
-            for field, what, needed in IN_BATCHES
-            if getattr(case.run.work, field) is None
-        }
+        return {what: why for field, what, why in IN_BATCHES if getattr(case.run.work, field) is None}
     return {what: why for _, what, _ in IN_BATCHES}

@@ -86,7 +86,7 @@ def line(item: Item) -> str:
 
 def place_and_cause(item: Item, *, brief: bool = False, why: bool = True) -> str:
     """Where, what and why, without the time. In brief: module and op only if the line of the user's code is not known,
-    and that without its folders."""
+    and that without its folders. why: whether a known reason is given; an unknown one is always called so."""
     own, at = own_line(item), place(item)
     unknown = "how fast it could be is not known" if item.reach_ns is None else "cause not known"
     if brief and own:
@@ -94,7 +94,7 @@ def place_and_cause(item: Item, *, brief: bool = False, why: bool = True) -> str
     first = f"{own} · " if own else ""
     what = escape(item.what).replace("aten::_local_scalar_dense", READS)
     named = f"{first}{what}{f' ({at})' if at else ''}"
-    return f"{named}: {escape(item.why or unknown)}" if why else named
+    return f"{named}: {escape(item.why or unknown)}" if why or item.why is None else named
 
 
 def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:
