@@ -137,7 +137,7 @@ class Tables:
         return pd.DataFrame(rows, columns=columns).astype(numbers)  # type: ignore[arg-type]
 
     def functions(self) -> pd.DataFrame:
-        """A row per Python function of unprofiled steps, in the order of the diagnosis: its place, its CPU time per step
+        """A row per Python function of unprofiled steps, in the order of the diagnosis: its place, its CPU time a step
         and the step without it in ns (NaN: not known) with 80 % intervals, and the share of its time in which the GPU
         waits. Empty if nothing was sampled."""
         import pandas as pd
