@@ -68,6 +68,12 @@ kernel (FlashAttention, cuDNN, torch's `scaled_dot_product_attention`) keeps the
 A softmax over [batch, heads, queries, keys] with at least {LEAST_QUERIES} queries, between a batched matrix
 multiplication that computes those scores and one that consumes them, and not inside torch's own attention op. Not
 detected if shapes were not recorded.
+
+Or torch's own attention op that computes its scores like this although a fused kernel takes its inputs: four
+dimensions, no mask, heads up to {WIDEST_HEAD} wide in multiples of {WIDTH_STEP} with the width innermost, in bf16 or
+fp16, or in fp32 with as many heads of keys as of queries. Then the program has switched the fused kernels off
+(`enable_flash_sdp(False)` and the like, or `sdpa_kernel(SDPBackend.MATH)`). Programs with second derivatives of
+attention need that, and are left alone.
 """,
     gain=f"""
 The kernels between the two matrix multiplications, and their backward, are replaced by fused ones. Their time is that
