@@ -54,7 +54,13 @@ def like_before(case: Analysis, row: int, start_ns: int) -> int | None:
 
 def siblings(case: Analysis) -> tuple[I64, I64]:
     """(rows of the window's forward and recomputed ops, family of each): ops of one thread with the same parent op
-    share a family and are in order of time; annotations do not count as parents."""
+    share a family and are in order of time; annotations do not count as parents. Found once for a case."""
+    if "siblings" not in case.memo:
+        case.memo["siblings"] = _siblings(case)
+    return case.memo["siblings"]
+
+
+def _siblings(case: Analysis) -> tuple[I64, I64]:
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
     ahead = np.isin(case.timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
@@ -63,7 +69,9 @@ def siblings(case: Analysis) -> tuple[I64, I64]:
     order = np.lexsort((ops.start_ns[rows], parent, ops.thread[rows]))
     rows, parent = rows[order], parent[order]
     changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(parent, prepend=-2) != 0)
-    return rows, np.cumsum(changes)
+    family = np.cumsum(changes)
+    rows.flags.writeable = family.flags.writeable = False
+    return rows, family
 
 
 def backward_of(case: Analysis, stretches: Stretches) -> Stretches:
