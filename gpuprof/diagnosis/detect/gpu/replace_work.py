@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import removed, scaled
+from gpuprof.replay.transform import Removing, scaled
 from gpuprof.tracefile.trace import F64, I64, Mask
 
 
@@ -23,10 +23,10 @@ class Replacement:
     """Total time of the group's GPU work before."""
     gpu_ns: F64
     """Total time of the group's GPU work afterwards."""
-    launches: I64
-    """Number of kernels that are launched afterwards."""
-    carriers: Mask
-    """Nodes that may represent the new kernels; all of a group's if it has none."""
+    kept: Mask
+    """Nodes that represent the new kernels."""
+    removing: Removing
+    """Takes out the groups' other nodes."""
 
 
 def replacement_of(
@@ -40,8 +40,8 @@ def replacement_of(
 ) -> Replacement:
     """The replacement, given the CPU time afterwards, ns per group; it may exceed today's only with `slower`.
 
-    carriers: kernels and copies that represent the new ones; they should be of the same kind, so that other changes to
-    such work also apply to the new kernels.
+    carriers: kernels and copies that may represent the new ones, all of a group's if it has none of them; they should
+    be of the same kind, so that other changes to such work also apply to the new kernels.
     """
     host, gpu = (group >= 0) & ~graph.on_gpu, (group >= 0) & graph.on_gpu
     took = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=len(gpu_ns)).astype(np.float64)
@@ -49,13 +49,14 @@ def replacement_of(
     share = np.divide(host_ns, before, out=np.ones(len(host_ns)), where=before > 0)
     of = gpu if carriers is None else gpu & carriers
     has = np.bincount(group[of], minlength=len(gpu_ns)) > 0
+    kept = _spread(of | (gpu & ~np.append(has, False)[group]), group, launches)
     return Replacement(
         group,
         share if slower else np.minimum(share, 1.0),
         took,
         gpu_ns,
-        launches,
-        of | (gpu & ~np.append(has, False)[group]),
+        kept,
+        Removing((group >= 0) & ~kept),
     )
 
 
@@ -63,8 +64,8 @@ def with_replacement(graph: Graph, replacement: Replacement) -> Graph:
     """The graph with the groups' work replaced: without waits for the device, and launches spread over the groups'
     time."""
     inside = replacement.group >= 0
-    kept = _spread(replacement.carriers, replacement)
-    shorter = removed(graph, inside & ~kept)
+    kept = replacement.kept
+    shorter = replacement.removing(graph)
     host = inside & ~graph.on_gpu
     duration = shorter.duration_ns.copy()
     duration[host] = graph.duration_ns[host] * replacement.host_share[replacement.group[host]]
@@ -82,14 +83,14 @@ def with_walk(graph: Graph, replacement: Replacement, factor: F64) -> Graph:
     return scaled(with_replacement(graph, replacement), replacement.group < 0, factor)
 
 
-def _spread(gpu: Mask, replacement: Replacement) -> Mask:
+def _spread(gpu: Mask, groups: I64, launches: I64) -> Mask:
     """Mask that selects the number of launches per group, evenly spread over its kernels and copies."""
     rows = np.flatnonzero(gpu)
-    rows = rows[np.argsort(replacement.group[rows], kind="stable")]
-    group = replacement.group[rows]
-    total = np.bincount(group, minlength=len(replacement.launches))
+    rows = rows[np.argsort(groups[rows], kind="stable")]
+    group = groups[rows]
+    total = np.bincount(group, minlength=len(launches))
     rank = np.arange(len(rows)) - np.concatenate([[0], np.cumsum(total)])[group]
-    wanted = np.minimum(replacement.launches, total)[group]
+    wanted = np.minimum(launches, total)[group]
     number = np.maximum(total[group], 1)
     kept = (rank + 1) * wanted // number > rank * wanted // number
     mask = np.zeros(len(gpu), bool)

@@ -129,7 +129,8 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
         inside = named & (ops.thread == ops.thread[row])
         inside &= (ops.start_ns >= ops.start_ns[row]) & (ops.end_ns <= ops.end_ns[row])
         by_place: dict[tuple[int, int], Counter[Shape]] = {}
-        for (name, dims), times in Counter(zip(ops.name[inside].tolist(), ops.dims[inside].tolist(), strict=True)).items():
+        calls = Counter(zip(ops.name[inside].tolist(), ops.dims[inside].tolist(), strict=True))
+        for (name, dims), times in calls.items():
             for place, shapes_of in enumerate(shapes_in_text(dims)):
                 updated = by_place.setdefault((name, place), Counter())
                 for shape, count in shapes_of.items():
