@@ -146,7 +146,8 @@ def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
     found = _sequences(case)
     if found is None:
         return
-    alone = {name: case.step_of(one.change(1)(case.graph)) for name, one in pieces(case, found).items()}
+    each = pieces(case, found)
+    alone = dict(zip(each, case.steps_of([one.change(1)(case.graph) for one in each.values()]), strict=True))
     for names in _chosen(case, found, alone):
         some = _of_pieces(found, names)
         fused, graph = Fused(case, some), case.graph
