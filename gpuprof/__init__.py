@@ -234,7 +234,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _draw_in_notebooks() -> None:
-    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks use, and their text for `print`.
+    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks use, their text for `print`, and one line.
     They are in layers below report/ and may not import it; this module may.
     """
     from gpuprof.diagnosis.result.diagnosis import Diagnosis
@@ -247,7 +247,8 @@ def _draw_in_notebooks() -> None:
 
 
 def _shown_by(kind: type, name: str) -> None:
-    """Makes `print` and notebooks show a class with `report.as_text.<name>_text` and `report.notebook.<name>_html`."""
+    """Makes `print` and notebooks show a class with `report.as_text.<name>_text` and `report.notebook.<name>_html`. Its
+    `repr` is one line, as its fields are pages long."""
     if "_repr_html_" in vars(kind):
         return
 
@@ -265,11 +266,11 @@ def _shown_by(kind: type, name: str) -> None:
         printer.text(text(self))
 
     def short(self: Any) -> str:
-        return f"<{kind.__name__}: {self.summary}>"
+        from gpuprof.report import as_text
 
-    shown: dict[str, Any] = {"__str__": text, "_repr_html_": html, "_repr_pretty_": pretty}
-    if name in ("comparison", "projection"):  # their fields are pages long
-        shown["__repr__"] = short
+        return f"<{kind.__name__}: {as_text.line(self)}>"
+
+    shown = {"__str__": text, "__repr__": short, "_repr_html_": html, "_repr_pretty_": pretty}
     for attribute, function in shown.items():
         setattr(kind, attribute, function)
 

@@ -9,7 +9,7 @@ import click
 from gpuprof.cli.shared.option_types import WholeNumber
 from gpuprof.cli.shared.output import say, write
 from gpuprof.errors import GpuprofError
-from gpuprof.runfile import MANIFEST, RUNS, read_json, recordings_in
+from gpuprof.runfile import MANIFEST, RUNS, log, read_json, recordings_in
 
 
 @click.command(short_help="Remove the traces of old runs; their logs stay.")
@@ -42,16 +42,19 @@ def command(folder: Path, keep: int, dry_run: bool) -> int:
 
 
 def _clean(run: Path, dry_run: bool) -> int:
-    """Removes the large files of a run; returns their bytes."""
-    freed = 0
+    """Removes the large files of a run, which its log says; returns their bytes."""
+    freed, removed = 0, []
     try:
         for path in recordings_in(run):
             size = path.lstat().st_size
             if not dry_run:
                 path.unlink()
+                removed.append(path.name)
             freed += size
     except OSError as error:
         say(f"{run}: {error.strerror}")
+    if removed:
+        log(run, f"gpuprof clean removed {', '.join(sorted(removed))}")
     return freed
 
 

@@ -41,10 +41,13 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
         raise click.UsageError("--json and --markdown exclude each other")
     from gpuprof.report import history
 
-    recordings = _recordings(paths or (RUNS,), last)
+    recordings, newest = _recordings(paths or (RUNS,), last)
     programs = {str(one): _program(one) for one in recordings}
-    entries = [found for one in recordings if (found := _entry(one, fresh)) is not None]
-    if not entries and len(recordings) == 1:
+    known = [
+        found for one in recordings if (found := _entry(one, fresh, known_only=str(one) not in newest)) is not None
+    ]
+    entries = [one for one in known if one.path in newest]
+    if not entries and len(newest) == 1:
         return 2  # the reason has been printed
     if not entries:
         raise GpuprofError("none of these recordings could be diagnosed")
@@ -56,7 +59,7 @@ def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int, expla
         write(history.as_markdown(entries))
     else:
         show(lambda width: _table(history.shortened(entries), width))
-        _slower(entries, [programs[one.path] for one in entries], explain)
+        _slower(known, [programs[one.path] for one in known], explain)
     return 0
 
 
@@ -71,36 +74,48 @@ def _slower(entries: list[HistoryEntry], programs: list[str | None], explain: bo
         if explain:
             say("the step did not become slower")
         return
-    before, after = entries[found.before].path, entries[found.at].path
     more = 100 * (found.after_ms / found.before_ms - 1)
     times = f"{duration(found.before_ms * 1e6)} → {duration(found.after_ms * 1e6)} (+{more:.0f} %)"
     work = "for the same work" if found.same_work else "a step"
-    write(f"\nslower from {escape(Path(after).name)} on: {times} {work}\n")
+    write(f"\nslower from {escape(Path(entries[found.at].path).name)} on: {times} {work}\n")
     if not explain:
         write("gpuprof history --explain compares it with the run before\n")
-    if explain:
-        from gpuprof import compare
-        from gpuprof.report.terminal.comparison_terminal import render
-
-        comparison = compare(before, after)
-        write("\n")
-        show(lambda width: render(comparison, width))
+    else:
+        _explain(entries[found.before], entries[found.at])
 
 
-def _recordings(paths: tuple[str, ...], last: int) -> list[Recording]:
-    """The recordings; a folder of runs stands for the newest runs in it."""
-    found = [each for one in map(given, paths) for each in (one.runs[-last:] or (one,))]
-    if [one.given for one in found] == [(RUNS,)]:
+def _explain(before: HistoryEntry, after: HistoryEntry) -> None:
+    """Prints why the step became slower; where a recording is gone, what the history knows of both."""
+    from gpuprof import compare
+    from gpuprof.report import history
+    from gpuprof.report.terminal.comparison_terminal import render
+
+    try:
+        comparison = compare(before.path, after.path)
+    except GpuprofError as error:
+        say(str(error))
+        write("".join(f"  {line}\n" for line in history.differences(before, after)))
+        return
+    write("\n")
+    show(lambda width: render(comparison, width))
+
+
+def _recordings(paths: tuple[str, ...], last: int) -> tuple[list[Recording], set[str]]:
+    """The recordings, and the paths of those to show: of a folder of runs the newest."""
+    given_ = [one.runs or (one,) for one in map(given, paths)]
+    if [each.given for one in given_ for each in one] == [(RUNS,)]:
         raise GpuprofError(f"{RUNS} holds no run: make one with gpuprof trace train.py, or name recordings")
-    return found
+    return [each for one in given_ for each in one], {str(each) for one in given_ for each in one[-last:]}
 
 
-def _entry(recording: Recording, fresh: bool) -> HistoryEntry | None:
+def _entry(recording: Recording, fresh: bool, known_only: bool) -> HistoryEntry | None:
+    """The entry of a recording. known_only: None if it is not in the run's folder."""
     from gpuprof.report import history
 
     folder, began = recording.run_folder, _began(recording)
-    found = None if fresh or folder is None else history.remembered(folder, str(recording), began)
-    if found is not None:
+    look = folder is not None and (known_only or not fresh)
+    found = history.remembered(folder, str(recording), began) if look and folder is not None else None
+    if found is not None or known_only:
         return found
     try:
         diagnosis = diagnose_given(recording)

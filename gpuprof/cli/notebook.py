@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import Any
 
@@ -24,9 +25,12 @@ def register(shell: Any) -> None:
         from IPython.core.error import UsageError  # pyright: ignore[reportMissingImports]
 
         try:
-            return _line(line) if cell is None else _cell(shell, line, cell)
+            found, failed = (_line(line), None) if cell is None else _cell(shell, line, cell)
         except (GpuprofError, OSError) as error:
             raise UsageError(" ".join(str(error).split())) from None
+        if failed is not None:
+            _fail(failed, found)
+        return found
 
     gpuprof.__doc__ = USAGE
     shell.register_magic_function(gpuprof, "line_cell", "gpuprof")
@@ -44,8 +48,8 @@ def _line(line: str) -> Any:
     return None
 
 
-def _cell(shell: Any, line: str, cell: str) -> Any:
-    """Runs the cell unchanged, and returns the diagnosis of what it trained."""
+def _cell(shell: Any, line: str, cell: str) -> tuple[Any, BaseException | None]:
+    """Runs the cell unchanged. Returns the diagnosis of what it trained, and what it raised."""
     import gpuprof
     from gpuprof.cli.shared.output import say
     from gpuprof.record.entry.cell import CellRecorder
@@ -56,17 +60,40 @@ def _cell(shell: Any, line: str, cell: str) -> Any:
     recorder = CellRecorder(out=request.out, **{name: request.options[name] for name in _OPTIONS})
     if recorder.is_recorded_around:
         say("this kernel runs under gpuprof trace, which records it; the cell runs as usual")
-        shell.run_cell(cell, store_history=False)
-        return None
+        return None, _run(shell, cell)
     recorder.begin(list(shell.user_ns.values()))
     failed: str | None = "interrupted"
     try:
-        result = shell.run_cell(cell, store_history=False)
-        error = result.error_before_exec or result.error_in_exec
+        error = _run(shell, cell)
         failed = None if error is None else type(error).__name__
     finally:
         recorder.end(failed is not None)
     said, has_any = recorder.outcome(failed)
     if said:
         say(said)
-    return gpuprof.diagnose(recorder.folder) if has_any else None
+    return gpuprof.diagnose(recorder.folder) if has_any else None, error
+
+
+def _run(shell: Any, cell: str) -> BaseException | None:
+    """Runs a cell; what it raised. Raises GpuprofError if it cannot be run, which IPython has explained."""
+    result = shell.run_cell(cell, store_history=False)
+    if result.error_before_exec is not None:
+        raise GpuprofError(f"the cell did not run ({type(result.error_before_exec).__name__})")
+    return result.error_in_exec
+
+
+def _fail(error: BaseException, found: Any) -> None:
+    """Shows the diagnosis and raises what ended the cell, so that the cells after it do not run either. IPython has
+    printed its traceback, so that only its last line is shown again."""
+    from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+    if found is not None:
+        display(found)
+
+    def nothing() -> list[str]:
+        del error._render_traceback_  # type: ignore[attr-defined]  # `%tb` shows all of it
+        return []
+
+    with contextlib.suppress(AttributeError):
+        error._render_traceback_ = nothing  # type: ignore[attr-defined]
+    raise error

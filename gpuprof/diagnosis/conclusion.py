@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.cpu_run import of_cpu_run
 from gpuprof.diagnosis.detect.compiled.compiling import compiling_ns
@@ -17,12 +18,12 @@ from gpuprof.diagnosis.mean_step.budget import budget_of_recorded, in_words, usu
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.reach.ledger import above_reach
-from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
+from gpuprof.diagnosis.reach.useful_flops import useful_work
 from gpuprof.diagnosis.recorded.limits import part_shares
 from gpuprof.diagnosis.recorded.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.recorded.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.recorded.shares import estimate, shares_of, with_excess, with_step
-from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Profiler, Steps
+from gpuprof.diagnosis.result.diagnosis import Diagnosis, Issue, Profiler, RooflineSummary, Steps
 from gpuprof.diagnosis.verdict.doubts import doubts
 from gpuprof.diagnosis.verdict.estimate import estimate_devices
 from gpuprof.diagnosis.verdict.rest_of_step import first_cause
@@ -93,7 +94,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         estimated_ns=round(analysis.step_ns),
         inflation=_inflation(steps, analysis.removal, analysis.step_ns) if comparable else None,
     )
-    found_roof = roof and summarize(with_useful_flops(analysis, roof), analysis.step_ns)
+    found_roof = roof and _with_useful_work(analysis, roof)
     left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
     quality = judged((*analysis.quality.issues, *map(_failed, advice.failed), *left_out))
     shown = [one.id for one in (*advice.findings, *advice.worth_trying)]
@@ -157,6 +158,12 @@ def by_shares(analysis: Analysis) -> Diagnosis:
         devices_estimated=None if measured is None else tuple(map(estimate, measured)),
         roofline=found_roof,
     )
+
+
+def _with_useful_work(analysis: Analysis, roof: Roofline) -> RooflineSummary:
+    """The roofline whose MFU counts useful work only."""
+    of_useful, useful = useful_work(analysis, roof)
+    return summarize(of_useful, analysis.step_ns, useful)
 
 
 def _usual_ns(analysis: Analysis) -> int | None:

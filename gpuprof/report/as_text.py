@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.report.names import escape
-from gpuprof.report.numbers import duration_range
+from gpuprof.report.names import escape, shown
+from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.terminal.drawn import WIDTH, drawn
 
 if TYPE_CHECKING:
@@ -40,8 +40,37 @@ def finding_text(finding: Finding) -> str:
     """What to change, what it gains, and why."""
     lines = [f"{finding.title}   {predicted(finding)}"]
     lines += [f"    {line}" for line in finding.fix.splitlines()]
-    lines += [f"  {text}" for text in (finding.changes, *(one.text for one in finding.evidence)) if text]
-    return "\n".join(escape(line) for line in lines)
+    lines += [f"  {finding.changes}"] if finding.changes else []
+    return "\n".join([*map(escape, lines), *(f"  {text}" for text in reasons(finding))])
+
+
+def reasons(finding: Finding) -> list[str]:
+    """Why it is found: what was observed, then the longest places in the recording."""
+    from gpuprof.report.words.fixes import event_name
+
+    seen = [escape(one.text) for one in finding.evidence if one.start_ns is None]
+    places = [
+        f"{shown(one.part) if one.part else event_name(one)}: {duration(one.ns or 0)} at {duration(one.start_ns)}"
+        for one in finding.evidence
+        if one.start_ns is not None
+    ]
+    return seen + places
+
+
+def line(one: Diagnosis | Finding | Comparison | Projection) -> str:
+    """What it says, in one line."""
+    from gpuprof.diagnosis.result.diagnosis import Diagnosis
+    from gpuprof.diagnosis.result.finding_model import Finding
+    from gpuprof.diagnosis.verdict.headline import headline
+    from gpuprof.report.words.words import step_time
+
+    if isinstance(one, Finding):
+        said = f"{one.title}, {predicted(one)}"
+    elif isinstance(one, Diagnosis):
+        said = ", ".join(filter(None, (headline(one), step_time(one))))
+    else:
+        said = one.summary
+    return escape(" ".join(said.split()))
 
 
 def predicted(finding: Finding) -> str:

@@ -97,8 +97,8 @@ class Slower:
 
 def slower_at(entries: list[HistoryEntry], programs: Sequence[str | None] = ()) -> Slower | None:
     """The largest jump between the medians of up to NEIGHBOURS runs of one program before and after; None if there is
-    none. Compares the time per token, scaled to the step of the run before, if all runs know it: a larger batch is not
-    slower. programs: what each entry trains, None if not known."""
+    none that the newest runs still have. Compares the time per token, scaled to the step of the run before, if all runs
+    know it: a larger batch is not slower. programs: what each entry trains, None if not known."""
     named = list(programs) or [None] * len(entries)
     jumps: list[tuple[float, Slower]] = []
     for program in dict.fromkeys(named):
@@ -116,10 +116,21 @@ def _jumps(entries: list[HistoryEntry], runs: list[int]) -> list[tuple[float, Sl
         usual = median(values[i] for i in runs[max(k - NEIGHBOURS, 0) : k])
         # The lower median: of two runs the faster one must be slower, too.
         after = median_low(values[i] for i in runs[k : k + NEIGHBOURS])
+        now = median_low(values[i] for i in runs[max(k, len(runs) - NEIGHBOURS) :])
         jump = min(after, values[at]) / usual if usual > 0 else 0.0
-        if jump >= SLOWER_STEP:
+        if jump >= SLOWER_STEP and now >= SLOWER_STEP * usual:
             step = _cost(entries[before]) or 0.0
             found.append((jump, Slower(before, at, step, step * values[at] / values[before], of_tokens)))
+    return found
+
+
+def differences(before: HistoryEntry, after: HistoryEntry) -> list[str]:
+    """What differs between two entries: the verdict, and values by SLOWER_STEP or more, as lines of text."""
+    found = [f"verdict: {before.verdict} → {after.verdict}"] if before.verdict != after.verdict else []
+    for name, old in before.values.items():
+        new = after.values.get(name)
+        if new is not None and max(old, new) >= SLOWER_STEP * min(old, new) and old != new:
+            found.append(f"{name}: {old:,.4g} → {new:,.4g}")
     return found
 
 

@@ -14,11 +14,12 @@ from gpuprof.diagnosis.verdict import step_parts
 from gpuprof.diagnosis.verdict.headline import headline, key_and_why
 from gpuprof.diagnosis.verdict.step_parts import Bar, BarPart
 from gpuprof.report import labels, stepbar
-from gpuprof.report.as_text import predicted
+from gpuprof.report.as_text import predicted, reasons
 from gpuprof.report.code_lines import blocks
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, percent, share
 from gpuprof.report.words import fixes, host_words, run_words, words
+from gpuprof.report.words.settle import settle
 from gpuprof.units import Convention, Rows, Share
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _STYLE = """
 .gpuprof td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .gpuprof code { font-family: ui-monospace, monospace; font-size: 11.5px; background: none; color: inherit;
   overflow-wrap: anywhere; }
+.gpuprof b code { white-space: nowrap; }
 .gpuprof .issue { border-left: 3px solid #999; padding-left: 8px; margin: 4px 0; }
 .gpuprof .issue.warning { border-color: #e69f00; }
 .gpuprof .issue.error { border-color: #d55e00; font-weight: 600; }
@@ -58,7 +60,7 @@ _STYLE = """
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
-    """Verdict, quality, step bar, fixes, functions, gaps and kernels."""
+    """Verdict, quality, step bar, fixes, what is worth trying, functions, gaps and kernels."""
     parts = [
         f"<h3>{_text(headline(diagnosis))}</h3>",
         _facts(diagnosis),
@@ -67,6 +69,7 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         _issues(diagnosis),
         _bars(diagnosis),
         _fixes(diagnosis),
+        _worth_trying(diagnosis),
         _functions(diagnosis),
         _gaps(diagnosis),
         _kernels(diagnosis),
@@ -83,7 +86,7 @@ def finding_html(finding: Finding) -> str:
         f"<p><b>{_text(predicted(finding))}</b></p>",
         _how(finding),
         f'<p class="dim">{_text(finding.changes)}</p>' if finding.changes else "",
-        "".join(f'<p class="dim">{_text(one.text)}</p>' for one in finding.evidence),
+        "".join(map(_dim, reasons(finding))),
     ]
     return _page(parts)
 
@@ -238,7 +241,7 @@ def _gaps(diagnosis: Diagnosis) -> str:
     ]
     largest = [
         (
-            _name(gap.cause),
+            _text(labels.cause(gap.cause)),
             duration(gap.ns),
             f"at {duration(gap.start_ns)}",
             f"<code>{_text(words.waits_for(gap))}</code>",
@@ -247,7 +250,7 @@ def _gaps(diagnosis: Diagnosis) -> str:
         for gap in gaps.largest[:ROWS]
     ]
     return (
-        f"<h4>What the GPU waits for{_a_step(diagnosis)}</h4>{_table(rows, numbers=(1, 2))}"
+        f"<h4>What the GPU waits for{_a_step(diagnosis)}, as recorded</h4>{_table(rows, numbers=(1, 2))}"
         f"<h4>Longest gaps</h4>{_table(largest, numbers=(1, 2))}"
     )
 
@@ -285,19 +288,29 @@ def _fixes(diagnosis: Diagnosis) -> str:
     return f"<h4>Fixes</h4>{_table(rows, numbers=())}" if rows else ""
 
 
+def _worth_trying(diagnosis: Diagnosis) -> str:
+    rows = [
+        (f"<b>{_text(one.title)}</b>", _text(f"{predicted(one)}, {fixes.chance(one)}"), _how(one) + _dim(settle(one)))
+        for one in diagnosis.worth_trying[:ROWS]
+    ]
+    return f"<h4>Worth trying</h4>{_table(rows, numbers=())}" if rows else ""
+
+
 def _functions(diagnosis: Diagnosis) -> str:
+    found = host_words.worth_saying(diagnosis)[:ROWS]
     rows = [
         (
-            f"<b><code>{_name(host_words.name(one))}</code></b>",
+            f"<b><code>{_name(host_words.line_of(one, found))}</code></b>",
+            f"<code>{_name(host_words.name(one))}</code>",
             host_words.time(one, diagnosis),
             _text(host_words.gain(one, diagnosis.step_ns)),
-            f'<code class="dim">{_name(one.place)}</code>',
+            f'<code class="dim">{_name(one.place)}</code>' if one.called_from else "",
         )
-        for one in host_words.worth_saying(diagnosis)[:ROWS]
+        for one in found
     ]
-    workers = _dim(host_words.workers(diagnosis))
-    found = _table(rows, numbers=(1,)) + workers if rows else workers
-    return f"<h4>Python functions, per step without a profiler</h4>{found}" if found else ""
+    table = _table(rows, numbers=(2,)) if rows else ""
+    said = table + _dim(host_words.workers(diagnosis))
+    return f"<h4>Python functions, per step without a profiler</h4>{said}" if said else ""
 
 
 def _how(finding: Finding) -> str:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from gpuprof.diagnosis.mean_step.budget_model import NAMES
 from gpuprof.report import labels
 from gpuprof.report.stepbar import PAINTS
+from gpuprof.units import Convention, Entries
 
 _GREY = "#c5cad0"
 """Lighter than the hues that may look grey."""
@@ -212,6 +213,27 @@ HOST_PAINTS = _keyed(
 """What a CPU thread does except ops, which have the colour of their phase: CUDA runtime calls in the colour of the
 wait that they cause on the GPU, ranges, Python frames."""
 
+
+def _between(first: str, last: str, share: float) -> str:
+    """The colour at this share of the way from one to another."""
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (first, last)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(*ends, strict=True))
+
+
+GAIN_STEPS: Convention[Entries] = 5
+GAIN_SHADES = tuple(
+    Paint(
+        f"gain{i}",
+        f"the GPU waits {100 * i // GAIN_STEPS}–{100 * (i + 1) // GAIN_STEPS} % of the time",
+        *(
+            _between(getattr(HOST_PAINTS["range"], theme), getattr(HOST_PAINTS["python"], theme), i / (GAIN_STEPS - 1))
+            for theme in ("light", "dark")
+        ),
+    )
+    for i in range(GAIN_STEPS)
+)
+"""Python functions, by how much of their time a faster CPU would gain: from grey, where the GPU works meanwhile, to the
+yellow of waiting for Python. A scale, so neighbours need not be distinct."""
 
 SERIES_PAINTS = tuple(
     Paint(str(i), "", light, dark)

@@ -168,6 +168,8 @@ def test_a_narrow_screen_shows_fewer_columns_and_keeps_the_tokens(three_runs: Pa
         ([(80, 1000), (80, 1000), (80, 700)], 2),  # as long for less
         ([(80, 0), (140, 0), (81, 0)], None),  # the last is as before
         ([(80, 0), (140, 0)], 1),
+        ([(80, 0)] * 3 + [(100, 0)] * 9 + [(95, 0)] * 3, 3),  # long ago, and still
+        ([(80, 0)] * 3 + [(100, 0)] * 9 + [(80, 0)] * 3, None),  # mended since
         ([(100, 0), (80, 0)], None),
         ([], None),
     ],
@@ -180,6 +182,23 @@ def test_slower_is_the_time_for_the_same_work(values: list[tuple[float, float]],
     found = history.slower_at(entries)
     assert (None if found is None else found.at) == expected
     assert found is None or found.same_work == any(rate for _, rate in values)
+
+
+def test_a_step_that_became_slower_before_the_runs_that_are_shown_is_named(three_runs: Path, tmp_path: Path):
+    first = min(three_runs.iterdir())
+    runs = tmp_path / "gpuprof-runs"
+    for at, ms in enumerate((80, 80, 100, 100, 100, 100, 100)):
+        run = shutil.copytree(first, runs / f"2026-02-{at + 1:02}_000000_train")
+        values = {"mean_step_ms": ms, "gpu_busy": 8 / ms}
+        entry = {"schema": history.ENTRY_SCHEMA, "status": "ok", "verdict": "HOST-BOUND", "values": values}
+        (run / "history.json").write_text(json.dumps(entry))
+        (run / "trace.rank0.json.gz").unlink()
+    done = in_process("history", runs, "--last", "3", "--explain")
+    assert "2026-02-02" not in done.stdout
+    assert "slower from 2026-02-03_000000_train on: 80 ms → 100 ms (+25 %)" in done.stdout
+    assert "cannot be compared" in one_line(done.stderr), "the traces are gone"
+    assert done.stdout.endswith("  mean_step_ms: 80 → 100\n  gpu_busy: 0.1 → 0.08\n")
+    assert len(json.loads(in_process("history", runs, "--last", "3", "--json").stdout)["runs"]) == 3
 
 
 @pytest.mark.slow
@@ -223,6 +242,9 @@ def test_clean_removes_what_is_large_of_old_runs(tmp_path: Path):
     assert before == {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
     done = in_process("clean", runs, "--keep", "1")
     assert re.fullmatch(r"1\.\d MB freed in 1 run of 3; logs and step times stay\n", done.stdout)
+    assert (
+        "gpuprof clean removed memory.rank0.pickle, trace" in (runs / "2026-01-02_000000_train/gpuprof.log").read_text()
+    )
     gone = {path.relative_to(runs).as_posix() for path in before if not path.exists()}
     assert gone == {f"2026-01-02_000000_train/{name}" for name in ("memory.rank0.pickle", "trace.rank0.json.gz")}
     assert in_process("history", runs).stdout.count("_train") >= 3

@@ -63,6 +63,8 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         "import gpuprof, pathlib\nruns = sorted(pathlib.Path('gpuprof-runs').glob('2*'))\n"
         "found = gpuprof.diagnose(runs[0])\nprint(found)\nfound",
         "%gpuprof something",
+        "%%gpuprof\nx = = 3",
+        "%%gpuprof\nopen('no such file')",
     ]
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     folder = tmp_path_factory.mktemp("notebook")
@@ -100,7 +102,9 @@ def test_a_cell_is_recorded_and_runs_as_it_would(notebook: list[Any]):
 )
 def test_a_cell_that_ends_early_says_what_it_has(notebook: list[Any], cell: int, error: str | None, said: str):
     assert said in printed(notebook[cell], "stderr")
-    assert [one.ename for one in notebook[cell].outputs if one.output_type == "error"] == ([error] if error else [])
+    errors = [one for one in notebook[cell].outputs if one.output_type == "error"]
+    # The second ends the cell, and with it what runs all cells; its traceback is not printed again.
+    assert [(one.ename, bool(one.traceback)) for one in errors] == ([(error, True), (error, False)] if error else [])
     assert len(shown(notebook[cell])) == (0 if "nothing" in said else 1)
     if cell == 4:
         text = " ".join(shown(notebook[cell])[0]["text/plain"].split())
@@ -117,6 +121,12 @@ def test_what_is_not_understood_is_one_line(notebook: list[Any]):
     assert printed(notebook[8], "stderr").count("\n") == 1
     assert "UsageError" in printed(notebook[11], "stderr") and "nothing" in printed(notebook[11], "stderr")
     assert printed(notebook[13], "stdout").startswith("%%gpuprof")
+
+
+def test_a_cell_that_cannot_run_or_opens_nothing_fails_as_it_would(notebook: list[Any]):
+    assert [one.ename for one in notebook[14].outputs if one.output_type == "error"] == ["SyntaxError"]
+    assert printed(notebook[14], "stderr") == "UsageError: the cell did not run (SyntaxError)\n"
+    assert [one.ename for one in notebook[15].outputs if one.output_type == "error"] == ["FileNotFoundError"] * 2
 
 
 def test_print_is_the_answer_of_the_terminal(notebook: list[Any]):

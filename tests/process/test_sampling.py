@@ -29,6 +29,7 @@ import gpuprof
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.record.stacks.sampling import START, TAKEN_S, Sampling
 from gpuprof.report.terminal.terminal import plain
+from gpuprof.report.words.explained import explanation
 from gpuprof.runfile import is_being_written, samples_file
 
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -306,6 +307,25 @@ def test_a_training_of_unknown_length_is_recorded_before_it_is_sampled(tmp_path:
     assert len(samples(run.folder)["steps_ns"]) == 45 - 30 + 1
 
 
+FORBIDS = """
+import ctypes
+
+prctl = ctypes.CDLL(None).prctl
+prctl(24, 19, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_SYS_PTRACE: root may not read it either
+prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+train(45)
+"""
+
+
+@TORCH
+def test_a_training_that_may_not_be_read_is_recorded_without_samples(tmp_path: Path):
+    run = trace(tmp_path, FORBIDS, settle=("--settle", "5"))
+    assert run.code == 0, run.stderr
+    assert run.stages()["trace"] == 3 and not (run.folder / samples_file(0)).exists()
+    assert "does not let another process read its stacks" in " ".join(run.rank()["notes"])
+    assert gpuprof.diagnose(run.folder).host is None
+
+
 @TORCH
 @pytest.mark.parametrize("steps", [8, 9, 10])
 def test_sampling_costs_no_short_training_its_trace(tmp_path: Path, steps: int):
@@ -394,6 +414,9 @@ def test_the_workers_of_the_loader_are_sampled_on_request(tmp_path: Path):
     for name, ours in (("spin", "spin"), ("decode", "decode"), ("collate", "make")):
         assert shares[ours] == pytest.approx(total[name] / busy_s, abs=0.12), name
     assert shares["__getitem__"] > shares["decode"] > shares["make"] > shares["spin"]
+    slowest = found.functions[0]
+    explained = explanation(slowest.place, (), lambda: ("run", diagnosis)).lines
+    assert f"takes {100 * slowest.share.expected:.0f} % of the time" in explained[-1]
     document = to_json(diagnosis)
     Draft202012Validator(schema()).validate(document)
     assert gpuprof.load_diagnosis(document).host == diagnosis.host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -25,7 +26,7 @@ from gpuprof.diagnosis.sampled.host_places import host_work
 from gpuprof.diagnosis.sampled.sampled_functions import explain_line
 from gpuprof.diagnosis.written.diagnosis_json import schema, to_json
 from gpuprof.errors import GpuprofError
-from gpuprof.record.entry.scalars import scalars
+from gpuprof.record.entry.scalars import in_words, scalars
 from gpuprof.report.terminal.terminal import plain
 from gpuprof.report.words import fixes
 from gpuprof.report.words.explained import explanation
@@ -133,7 +134,12 @@ def test_the_json_the_terminal_and_the_trackers_have_it(sampled: Sampled):
     Draft202012Validator(schema()).validate(document)
     text = plain(diagnosis, 100, verbose=False)
     assert " functions " in text and "train.py:" in text and " without it" in text
-    assert scalars(json.loads(json.dumps(document)))["gpuprof/function_gain_ms"] > 5
+    gain_ms = scalars(json.loads(json.dumps(document)))["gpuprof/function_gain_ms"]
+    assert gain_ms > 5
+    assert diagnosis.host is not None
+    costly = min(diagnosis.host.functions, key=lambda one: one.step_ns.expected if one.step_ns else math.inf)
+    assert f"Python: {costly.place} {costly.function} (without it {gain_ms:.3g} ms less)." in in_words(document)
+    assert "Python: " not in in_words(document | {"host": None})
 
 
 def test_a_line_is_explained(sampled: Sampled):

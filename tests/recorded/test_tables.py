@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from html import escape
 
 import pytest
-from helpers.diagnosed import diagnosed
+from helpers.diagnosed import diagnosed, each_diagnosed_once
 from helpers.make_run import RECORDING
 from helpers.paths import ROOT
 from rich.console import Console
 
 import gpuprof
+from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import FixLine
 from gpuprof.errors import GpuprofError
+from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.page import content
 
 GPUS = ["H100 SXM", "RTX 4090"]
@@ -22,7 +25,8 @@ GPUS = ["H100 SXM", "RTX 4090"]
 
 @pytest.fixture(scope="module")
 def demo():
-    return diagnosed(RECORDING)
+    with each_diagnosed_once():
+        return gpuprof.diagnose(RECORDING)
 
 
 def test_findings_are_those_of_the_diagnosis(demo):
@@ -64,6 +68,28 @@ def test_a_finding_shows_itself_in_a_notebook(demo):
     html = finding._repr_html_()
     assert finding.title in html and "&lt;script&gt;" in html and "<script" not in html
     assert finding.evidence[0].text.split()[0] in html
+
+
+def test_a_prompt_shows_one_line_of_each(demo):
+    for one, says in ((demo, "WAITING FOR THE CPU"), (demo.findings[0], demo.findings[0].title)):
+        assert says in repr(one) and len(repr(one)) < 200 and "\n" not in repr(one)
+
+
+def test_evidence_is_named_as_the_report_names_it(demo):
+    kernel = Evidence("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, " * 3,
+                      start_ns=1_000_000, ns=2_000_000, on_gpu=True)  # fmt: skip
+    fact = Evidence("a fact")
+    text = str(replace(demo.findings[0], evidence=(kernel, fact)))
+    *_, before, last = text.splitlines()
+    assert before == "  a fact"
+    assert last.endswith(": 2.0 ms at 1.0 ms") and len(last) < 90 and "void at" not in last
+
+
+def test_a_notebook_shows_what_is_worth_trying_and_the_users_line_first():
+    found = diagnosed(ROOT / "scenarios" / "programs" / "clip_and_log" / "recording")
+    html = diagnosis_html(found)
+    assert found.worth_trying and f"<b>{escape(found.worth_trying[0].title)}</b>" in html.partition("Worth trying")[2]
+    assert re.search(r"<b><code>[\w./]*train\.py:\d+</code></b></td><td><code>\w", html)
 
 
 def test_functions_of_the_cpu_begin_with_the_line_of_the_users_code():

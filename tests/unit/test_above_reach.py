@@ -89,6 +89,7 @@ def test_waits_and_python_and_batches_are_items(tmp_path):
     assert python.ns == pytest.approx(8 * MS, rel=0.05)
     assert python.reach_ns is not None
     assert python.why == "its functions were not sampled"
+    assert python.where.before == "aten::mm" and python.where.op is None, "what follows, where no op contains it"
 
 
 def test_what_workers_do_is_not_recorded_unless_they_are_sampled(tmp_path):
@@ -137,6 +138,22 @@ def test_an_op_on_host_tensors_computes_on_the_cpu(tmp_path):
     assert found.where.op == "aten::mul"
     assert found.ns == pytest.approx((1 - slow_calibrated.MOVED_LEFT.value) * 5 * MS, rel=0.02)
     assert found.finding is None
+
+
+def test_an_op_in_which_another_launches_has_its_tensors_on_the_gpu(tmp_path):
+    """A linear layer whose own Python part is slow, as under anomaly detection."""
+
+    def body(made: Program):
+        for n in range(4):
+            start = made.now
+            made.mm(1000, 1000, 1000)
+            made.python(5 * MS if n == 3 else OP)
+            arguments = {"Input Dims": [[1000, 1000], [1000, 1000], []], "Input type": [BF16, BF16, ""]}
+            made.trace.op("aten::linear", start, made.now, made.tid, **arguments)
+
+    found = ledger(steps(body), tmp_path)
+    assert not [one for one in found.items if "computing on the CPU" in one.what]
+    assert item(found, "aten::linear takes the CPU unusually long").why is None
 
 
 def test_sampled_functions_name_long_stretches_of_python():
@@ -217,6 +234,18 @@ def test_programs_that_nothing_was_fitted_to(name):
     assert found is not None
     assert identity_holds(found)
     assert explained(found) >= 0.85
+
+
+def test_mfu_counts_no_forward_pass_that_repeats_another():
+    """Weights of 12 layers and of the output layer in two passes of a teacher, of 4 and of it in three of a student."""
+    roof = diagnosed(ROOT / "scenarios" / "programs" / "teacher_twice" / "recording").roofline
+    assert roof is not None and roof.useful is not None and roof.mfu is not None and roof.hfu is not None
+    width, keys, inner, words = 1024, 256, 2816, 32_000
+    layer, head = 2 * width * (width + keys) + 3 * width * inner, width * words
+    teacher, student = 12 * layer + head, 3 * (4 * layer + head)
+    assert roof.useful.share == pytest.approx((teacher + student) / (2 * teacher + student), abs=0.02)
+    assert roof.useful.share is not None and roof.mfu / roof.hfu <= roof.useful.share
+    assert "attention mask" in roof.useful.unknown["padding"]
 
 
 LATER = {
@@ -325,6 +354,30 @@ def test_a_reason_is_read_or_not_given(tmp_path):
     assert "50,257 is not a multiple of 8" in said
 
 
+@pytest.mark.parametrize(
+    ("op", "shapes", "strides", "said"),
+    [
+        ("aten::mm", [[545, 4096], [4096, 4096]], [], None),
+        ("aten::mm", [[4096, 545], [545, 4096]], [], None),
+        ("aten::mm", [[4096, 545], [545, 4096]], [[1, 4096], [4096, 1]], None),
+        ("aten::mm", [[4096, 545], [545, 4096]], [[545, 1], [4096, 1]], "545 is not a multiple of 8"),
+        ("aten::bmm", [[16, 545, 545], [16, 545, 64]], [], "545 is not a multiple of 8"),
+        ("aten::convolution_backward", [[8, 512, 300], [8, 512, 601], [512, 512, 3]], [], None),
+        ("aten::convolution_backward", [[8, 96, 64, 64], [8, 3, 64, 64], [96, 3, 3, 3]], [], "3 channels"),
+    ],
+)
+def test_rows_in_memory_have_to_be_aligned_and_not_every_dimension(tmp_path, op, shapes, strides, said):
+    """The number of tokens is no row length, unless a matrix is stored so; nor is the length of a sound."""
+
+    def body(made: Program):
+        recorded = {"Input Strides": strides} if strides else {}
+        made.op(op, "sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize128x128x64", 2 * MS, shapes, [BF16] * 3, **recorded)
+
+    case = steps(body).case(tmp_path)
+    found = reason(case, case.graph.gpu_row[np.flatnonzero(case.graph.gpu_row >= 0)])
+    assert (said in (found or "")) if said else found is None
+
+
 def test_passes_over_one_tensor_and_short_kernels_are_reasons(tmp_path):
     shapes = {"large": [8192, 32000], "small": [64, 64]}
 
@@ -361,6 +414,8 @@ def test_a_kernel_far_from_the_memory_s_rate_is_limited_by_instructions(tmp_path
         ("aten::_efficient_attention_forward", "fmha_cutlassF_bf16_aligned_rf_sm80", BF16, "not flash attention"),
         ("aten::cudnn_batch_norm_backward", "void cudnn::bn_bw_1C11_kernel_new<int>()", "float", "by channel"),
         ("aten::cudnn_convolution", "void implicit_convolve_sgemm<float, 128>(int)", BF16, "without tensor cores"),
+        ("aten::copy_", "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda>()", BF16, "strided"),
+        ("aten::copy_", "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>()", BF16, None),
     ],
 )  # fmt: skip
 def test_what_a_kernel_s_name_says_of_why_it_is_slow(tmp_path, op, kernel, dtype, said):

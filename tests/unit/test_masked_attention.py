@@ -15,7 +15,7 @@ from gpuprof.costs.formulas.attention import attends_packed, has_mask
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import masked_attention
 from gpuprof.diagnosis.reach.ledger import above_reach
-from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
+from gpuprof.diagnosis.reach.useful_flops import useful_work
 from gpuprof.diagnosis.result.run_model import StepWork
 
 FORWARD, BACKWARD = (
@@ -112,11 +112,23 @@ def test_lengths_are_no_mask():
 def test_mfu_counts_useful_scores_only(tmp_path):
     case = packed(tmp_path, 1 / 16)
     assert case.roofline is not None
-    found = with_useful_flops(case, case.roofline)
+    found, known = useful_work(case, case.roofline)
     scores = 4 * 16 * 32768**2 * 64
     useful = (1 + 2.5 - 0.5) * scores / 16 / 2  # a fifth of the backward recomputes the scores
     assert found.model_flops["bf16"] == pytest.approx(2 * 2 * 4096**3 + useful, rel=0.01)
     assert found.hardware_flops == case.roofline.hardware_flops
+    assert known.share == pytest.approx(found.model_flops["bf16"] / case.roofline.model_flops["bf16"])
+    assert known.unknown.keys() == {"padding", "labels"}
+
+
+def test_what_is_not_known_of_the_work_has_a_reason(tmp_path):
+    case = packed(tmp_path, None)
+    assert case.roofline is not None
+    found, known = useful_work(case, case.roofline)
+    assert found.model_flops == case.roofline.model_flops and known.share == 1
+    assert known.unknown.keys() == {"padding", "attention_scores", "labels"}
+    bare = with_facts(case, run=None)
+    assert set(useful_work(bare, case.roofline)[1].unknown.values()) == {"batches are seen only by gpuprof trace"}
 
 
 def test_scores_that_are_thrown_away_lie_above_reach_advised_or_not(tmp_path):
@@ -157,6 +169,16 @@ def test_a_mask_where_no_token_is_padding_may_be_left_out(tmp_path):
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(saved, rel=0.05)
     assert 0 < proposal.odds < 1 and "hides nothing" in proposal.needs
     assert "2,048 × 2,048" in proposal.evidence[0].text and "attn_mask" in str(proposal.fix)
+
+
+def test_a_mask_that_may_hide_something_lies_above_reach_only_where_leaving_it_out_is_shown(tmp_path):
+    """And it is not said to throw scores away: no token of the batches is padding."""
+    case = masked(tmp_path)
+    for shown in ((), ("masked_attention",)):
+        found = above_reach(case, None, shown)
+        assert found is not None
+        said = [item.what for item in found.items if "mask" in item.what]
+        assert said == ["attention with a mask that may hide nothing"] * len(shown)
 
 
 @pytest.mark.parametrize("mask", [[2048, 2048], [1, 1, 2048, 2048]])

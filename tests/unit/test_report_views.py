@@ -24,6 +24,7 @@ from gpuprof.report.page.views.overview import host_phase_spans
 from gpuprof.report.page.views.texts import coded
 from gpuprof.report.page.views.timeline_window import choose
 from gpuprof.report.page.views.trees import paths, tree
+from gpuprof.report.page.views.view_colours import BY_GAIN
 from gpuprof.report.page.views.views import packed_views
 from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.phases import PHASES
@@ -403,6 +404,17 @@ def test_a_parent_of_several_kinds_is_painted_as_none_of_them():
     found = tree(**of, count=np.ones(4, np.int64), paint=paint, plain=0, mixed=9)
     assert found.paint.tolist() == [9, 9, 1, 1, 2, 1, 2]
     assert tree(**of, count=np.ones(4, np.int64), paint=paint, plain=0).paint.tolist() == [1, 1, 1, 1, 2, 1, 2]
+
+
+def test_functions_have_the_shade_of_their_gain():
+    """The mean of the root is 0.52; a part of which nothing is known does not count."""
+    of = {"id": "t", "title": "", "levels": "", "note": "", "parent": np.array([-1, 0, 0, 0]), "text": np.arange(4)}
+    share = np.array([1.0, 0.9, 0.05, np.nan])
+    found = tree(
+        **of, leaf=np.array([1, 1, 2, 3]), ns=np.array([10, 10, 18, 500]), count=np.ones(4, np.int64), paint=share,
+        plain=7,
+    )  # fmt: skip
+    assert found.paint.tolist() == [BY_GAIN[2], BY_GAIN[4], BY_GAIN[0], 7]
 
 
 def test_the_timeline_ends_with_the_work_and_not_with_the_profiler(seen):

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpuprof.cli.shared.output import encodable
 from gpuprof.diagnosis.mean_step.budget_model import Budget
+from gpuprof.diagnosis.result.above_reach import AboveReach, Item, Where
 from gpuprof.diagnosis.result.diagnosis import Issue, Profiler, Quality
 from gpuprof.diagnosis.result.finding_model import Finding
 from gpuprof.diagnosis.result.host_model import Host, HostFunction
@@ -24,7 +25,7 @@ from gpuprof.report.stepbar import PAINTS, WAITING_FOR_A_PEER, cells
 from gpuprof.report.terminal.drawn import drawn
 from gpuprof.report.terminal.sections import section
 from gpuprof.report.terminal.step_lines import legend
-from gpuprof.report.terminal.terminal import ANSWER_LINES, plain, render
+from gpuprof.report.terminal.terminal import ANSWER_LINES, MOST_LINES, plain, render
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.iteration_words import PAINTS as ITERATION_PAINTS
 from gpuprof.value_range import Range
@@ -311,6 +312,25 @@ def test_many_short_fixes_are_three_and_long_ones_fewer():
         text = plain(many_fixes(5, lines), 100, verbose=False)
         assert text.count("argument_0=True") == written
         assert below in text
+
+
+def ledger_of(why: str) -> AboveReach:
+    items = tuple(
+        Item("gpu", f"waste of number {n}", Where(None, None, None, None), (9 - n) * 4 * MS, 9 * MS, 0, why, None)
+        for n in range(4)
+    )
+    return AboveReach(168 * MS, 168 * MS - sum(item.ns for item in items), 0, 0, items)
+
+
+@pytest.mark.parametrize("width", (80, 100))
+def test_the_three_largest_items_are_named_and_their_reasons_where_there_is_room(width):
+    short = plain(replace(many_fixes(1, 1), above_reach=ledger_of("it is waste")), width, verbose=False)
+    assert all(short.count(f"waste of number {n}: it is waste") == 1 for n in range(3)) and "number 3" not in short
+    lengthy = "it is waste of a kind that takes some words, " * 12
+    long = plain(replace(many_fixes(5, 6), above_reach=ledger_of(lengthy)), width, verbose=False)
+    assert all(long.count(f"waste of number {n}") == 1 for n in range(3)), "whatever else there is"
+    assert long.count("it is waste of a kind") < 3 * lengthy.count("it is waste of a kind")
+    assert len(long.splitlines()) <= MOST_LINES
 
 
 def test_the_answer_says_how_to_see_the_rest():

@@ -149,7 +149,7 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
             case.graph,
             _larger_parts(case, inner, chosen[0], 1),
             "passes of a loss over small parts of the batch",
-            "larger parts would fit: each pass launches all kernels again",
+            "larger parts would fit, and each pass launches all kernels again",
         )
 
 

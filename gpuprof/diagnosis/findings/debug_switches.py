@@ -37,6 +37,7 @@ WRAPPED_SHARE: Assumed[Share] = 0.9
 NAN = "aten::isnan"
 CHECKED = frozenset({NAN, "aten::_is_any_true", "aten::item"})
 """Ops that anomaly detection runs on each gradient."""
+_SAME = "a switch for debugging; the training computes the same without it"
 
 PAGE = Page(
     id="debug_switches",
@@ -106,6 +107,7 @@ def _anomaly(case: Analysis) -> Iterator[Proposal]:
         best=best,
         worst=worst,
         claims=("values_read",),
+        item=("anomaly detection", _SAME),
         key="anomaly",
     )
 
@@ -144,6 +146,7 @@ def _blocking(case: Analysis) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
+        item=("launches that wait for their kernel", _SAME),
         key="blocking",
     )
 
@@ -186,6 +189,7 @@ def _filled(case: Analysis) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
+        item=("new tensors that are filled", _SAME),
         key="filled",
     )
 
@@ -194,11 +198,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     lowers=("waiting_for_gpu",),
-    ledger=LedgerItem(
-        "switches for debugging: anomaly detection, launches that wait or tensors that are filled",
-        "the training computes the same without them",
-        stage="stalled",
-    ),
+    ledger=LedgerItem("a switch for debugging", _SAME, stage="stalled"),
     synonyms=(
         "anomaly", "detect_anomaly", "cuda_launch_blocking", "deterministic", "use_deterministic_algorithms", "debug",
     ),

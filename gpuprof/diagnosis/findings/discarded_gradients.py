@@ -20,6 +20,8 @@ from gpuprof.replay.transform import removed, scaled
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
+_BACKWARD = "a backward pass whose gradients are not used"
+
 PAGE = Page(
     id="discarded_gradients",
     applies=("training",),
@@ -64,6 +66,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
     what = "that are cleared before an optimizer uses them" if found.weights else "that no optimizer uses"
+    why = "they are cleared before an optimizer uses them" if found.weights else "no optimizer uses them"
     text = (
         f"after the last gradient that an optimizer uses, backward passes continue to {found.gradients:,.0f} gradients"
         f" {case.unit.a} {what}: {duration(ns)} of GPU time"
@@ -76,6 +79,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=partial(removed, nodes=nodes),
         worst=partial(scaled, nodes=nodes, factor=worst),
         odds=calibrated.UNUSED_ODDS.value,
+        item=(_BACKWARD, why),
         needs="nothing else in the program reads these gradients",
     )
 
@@ -102,11 +106,7 @@ def _transformers() -> Fix:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    ledger=LedgerItem(
-        "a backward pass whose gradients are not used",
-        "they are cleared, or of tensors in no optimizer",
-        stage="discarded",
-    ),
+    ledger=LedgerItem(_BACKWARD, stage="discarded"),
     synonyms=("detach", "enable_input_require_grads", "discriminator", "gan"),
     titles=("no_backward_pass_into_a_part_whose_gradients_are_not_used",),
 )

@@ -174,7 +174,7 @@ FINDING = Declaration(
     find=find,
     ledger=LedgerItem(
         "a module that is not trained (an encoder, a teacher, a reference model)",
-        "its output for a sample never changes: it can be computed once and stored",
+        "its output for a sample never changes, so it can be computed once and stored",
         stage="repeated",
     ),
     synonyms=("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),

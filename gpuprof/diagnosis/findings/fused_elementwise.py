@@ -47,6 +47,8 @@ PIECES = {"norms": (NORM,), "rotary embedding": (ROPE, KEYS), "gates": (GATE, PA
 INSTALL = "  # pip install liger-kernel"
 IN_TITLE = {"norms": "norm", "rotary embedding": "rotary", "gates": "gate", "loss": "loss"}
 """Each piece in a title."""
+IN_ITEM = {"rotary embedding": "rotary embeddings", "loss": "the loss"}
+"""Pieces that the ledger calls otherwise."""
 OPTIONS = {
     "norms": ("rms_norm",),
     "rotary embedding": ("rope",),
@@ -179,6 +181,10 @@ def _own_kernels(case: Analysis) -> Iterator[Proposal]:
         worst=fused.change(2),
         once_ns=FUNCTION_COMPILED_NS if compiled else (0.0, 0.0, 0.0),
         claims=("reference_ops",),
+        item=(
+            f"{listed([NAMES.get(name, 'activations') for name in written.names])}, written out in several kernels",
+            "torch, or a compiler, has one for each",
+        ),
         key=OWN_KERNELS,
     )
 
@@ -227,6 +233,10 @@ def _proposal(
         best=fused.change(0),
         worst=fused.change(2),
         claims=("small_kernels", "fused_loss_ops"),
+        item=(
+            f"{listed([IN_ITEM.get(name, name) for name in names])} in many small kernels",
+            "fused kernels do the same in fewer passes over memory",
+        ),
         odds=calibrated.FUSED_LAUNCHES_ODDS.value if host_bound else 1.0,
         needs="fused calls cost the CPU less than the launches that they replace" if host_bound else "",
     )
@@ -337,14 +347,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
     """Functions that torch has kernels for, and what Liger's kernels replace."""
     for one in case.proposals(find):
-        if one.key == OWN_KERNELS:
-            written = find_activations(case)
-            names = listed([NAMES.get(name, "activations") for name in written.names]) if written else "activations"
-            what = f"functions that are written out in several kernels: {names}"
-            yield part_of(case.graph, one.change, what, "torch, or a compiler, computes each in one")
-        else:
-            what = "norms, gates, rotary embeddings and losses in many small kernels"
-            yield part_of(case.graph, one.change, what, "several ops run where one kernel could do the same work")
+        if one.item is not None:
+            what, why = one.item
+            yield part_of(case.graph, one.change, what, why)
 
 
 FINDING = Declaration(

@@ -110,6 +110,7 @@ def _left_out(case: Analysis) -> Iterator[Proposal]:
             fix=call(SDPA, *map(Code, "qkv"))
             + "  # attn_mask only for batches with padding\n# is_causal=True where it hides only later positions"
             + ("\n# cut the padding of a single sample off, instead of masking it" if found.queries == 1 else ""),
+            item=("attention with a mask that may hide nothing", "its values are loaded and added to all scores"),
             key="left_out",
             needs="the mask hides nothing, or only later positions: print mask.min() once",
             odds=found.odds,
@@ -123,6 +124,7 @@ def _left_out(case: Analysis) -> Iterator[Proposal]:
             title="is_causal=True in place of a mask",
             evidence=_takes_a_mask(case, shared),
             fix=call(SDPA, *map(Code, "qkv"), is_causal=True) + "  # and no attn_mask",
+            item=("attention with a mask where is_causal may do", "all scores are computed, and half of them used"),
             key="causal",
             needs="the mask hides later positions and nothing else",
             odds=shared.odds,

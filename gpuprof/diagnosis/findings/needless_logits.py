@@ -244,6 +244,7 @@ def _part(case: Analysis, nodes: Mask, share: float, what: str, why: str) -> Led
         change=partial(scaled, nodes=nodes, factor=left),
         reach=float((case.graph.duration_ns * left)[nodes].sum()) / own if own else 0.0,
         why=why,
+        useful=share,
     )
 
 
@@ -252,7 +253,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
-    ledger=LedgerParts(ledger_parts, stage="discarded"),
+    ledger=LedgerParts(ledger_parts, stage="discarded", useless=True),
     synonyms=("logits_to_keep", "num_logits_to_keep", "last_token_logits", "labelled_tokens", "unlabelled_tokens"),
     titles=("logits_of_labelled_tokens_only", "an_output_layer_for_the_rows_that_are_used"),
 )

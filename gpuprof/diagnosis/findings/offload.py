@@ -356,7 +356,7 @@ _ITEMS: dict[Kind, tuple[str, str]] = {
     "ops": ("ops that the CPU computes between two copies", "the GPU has their inputs, and could compute them"),
     "copies": (
         "weights copied to the CPU, which computes with them",
-        "an average, norms or statistics: all fit on the GPU, or could come less often",
+        "for an average, norms or statistics; all fit on the GPU, or could come less often",
     ),
 }
 """What the ledger calls each kind, and why it is above reach."""

@@ -123,6 +123,7 @@ def _loss(case: Analysis) -> Iterator[Proposal]:
         best=best,
         worst=worst,
         claims=("logits",),
+        item=("one-hot targets multiplied by log-probabilities", "the cross entropy of the labels gives the same"),
         key="loss",
     )
 
@@ -208,7 +209,7 @@ FINDING = Declaration(
     find=find,
     ledger=LedgerItem(
         "multiplications with one-hot vectors",
-        "all but one number of each row are zero, or alike: a lookup gives the same",
+        "all but one number of each row are zero, so a lookup gives the same",
     ),
     synonyms=("embedding", "lookup", "one_hot_vectors", "label_smoothing"),
     titles=("an_embedding_in_place_of_one_hot_vectors", "cross_entropy_of_labels_in_place_of_distributions"),

@@ -100,6 +100,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             odds=1.0 if iterated else precision_calibrated.PRECONDITIONER.value,
             needs="" if iterated else "what is multiplied needs no more than 8 bits of mantissa",
             claims=("fp32_matmuls",),
+            item=("the optimizer's matrix multiplications in float32", "they only find a direction"),
         )
     if found is not None:
         yield from _stacked(case, roof, found, which, matmuls, wide)
@@ -132,6 +133,7 @@ def _stacked(
         worst=_on_stacks(case, roof, found, which, matmuls, wide, 2),
         changes="the optimizer's matrix multiplications round to bf16 (8 bits of mantissa)" if in_bf16 else "",
         claims=("fp32_matmuls",) if in_bf16 else (),
+        item=("the optimizer's matrix multiplications, one matrix after another", "those of one shape can be stacked"),
         key="stacked",
     )
 
@@ -184,12 +186,7 @@ def _in_bf16(case: Analysis, roof: Roofline, wide: Mask, which: I64, level: int)
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    ledger=LedgerItem(
-        "matrix multiplications of the optimizer",
-        "in float32, although they only find a direction; or one small matrix after another",
-        stage="faster",
-        changes_digits=True,
-    ),
+    ledger=LedgerItem("the optimizer's matrix multiplications", stage="faster", changes_digits=True),
     lowers=("slow_matmuls",),
     synonyms=("muon", "shampoo", "soap", "newton_schulz", "orthogonalise", "preconditioner"),
     titles=(

@@ -273,6 +273,7 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
             nodes=zero.nodes,
             change=partial(removed, nodes=zero.nodes),
             why="the loss depends on its result only through a constant zero",
+            useful=0.0,
         )
     found, again = find_repeated(case), find_repeated_matmuls(case)
     if again is not None and found is None:
@@ -283,6 +284,7 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
             nodes=again.nodes,
             change=partial(removed, nodes=again.nodes),
             why="both operands are the same tensors",
+            useful=0.0,
         )
     if found is not None:
         yield LedgerPart(
@@ -291,13 +293,14 @@ def ledger_parts(case: Analysis) -> Iterator[LedgerPart]:
             nodes=found.nodes | found.discarded,
             change=partial(removed, nodes=found.nodes | found.discarded),
             why="inputs and weights are the same as in an earlier call of the step",
+            useful=0.0,
         )
 
 
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    ledger=LedgerParts(ledger_parts, stage="repeated"),
+    ledger=LedgerParts(ledger_parts, stage="repeated", useless=True),
     change=change,
     synonyms=(
         "the_same_forward_pass_runs_twice",

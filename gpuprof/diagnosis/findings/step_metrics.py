@@ -147,7 +147,7 @@ FINDING = Declaration(
     find=find,
     ledger=LedgerItem(
         "metrics of large tensors in each step",
-        "no gradient needs them: they are only read for a log",
+        "no gradient needs them, they are only read for a log",
         stage="discarded",
     ),
     lowers=("waiting_for_gpu",),

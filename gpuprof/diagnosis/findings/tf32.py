@@ -150,7 +150,7 @@ FINDING = Declaration(
     change=change,
     ledger=LedgerItem(
         "matrix multiplications in float32, without tensor cores",
-        "PyTorch's default: TF32 has the same range and fewer digits, and uses tensor cores",
+        "PyTorch's default; TF32 has the same range and fewer digits, and uses tensor cores",
         stage="faster",
         changes_digits=True,
     ),

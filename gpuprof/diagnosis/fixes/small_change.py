@@ -36,6 +36,8 @@ def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
         takes.append(f"a wait of {duration(wait_ns)}")
     taken = " and ".join((", ".join(takes[:-1]), takes[-1]) if len(takes) > 1 else takes)
     step = f"{case.unit.a} of {duration(case.shown_ns)}"
+    if taken and only_taken:  # the usual step is a median: less work may shift which of the steps that is
+        change = max(change, 0.0)
     if taken and added:
         return f"takes {taken} off {step} and adds {added}, which {_becomes('it', change)}"
     if taken or added:

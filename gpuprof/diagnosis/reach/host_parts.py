@@ -16,12 +16,13 @@ from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.reach.named_groups import by_name, largest_first, of_one_cause
 from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.sampled.sampled_places import placed
+from gpuprof.diagnosis.sentences import listed
 from gpuprof.diagnosis.sentences import share as share_of
 from gpuprof.diagnosis.verdict.estimate import host_causes
 from gpuprof.record.phases.phase_names import PART_RANGE, RANGE, UNRECORDED_RANGE
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.timeline.cpu.cpu_compute import FEWEST_ELEMENTS
+from gpuprof.timeline.cpu.cpu_compute import FEWEST_ELEMENTS, launching
 from gpuprof.timeline.cpu.runtime_calls import ALLOCATOR_CALL
 from gpuprof.timeline.cpu.slow_calls import (
     ALLOCATES,
@@ -39,13 +40,13 @@ from gpuprof.tracefile.trace import I64, Mask
 COMPUTES = len(KINDS)
 """Kind of slow ops whose tensors are in host memory."""
 _WHAT = {
-    PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling in {}",
+    PLANNING: "planning in {}", LOADS: "loading code in {}", COMPILES: "compiling code",
     ALLOCATES: "allocating in {}", LOCKS: "waiting for a lock in {}", UNKNOWN: "{} takes the CPU unusually long",
 }  # fmt: skip
 _WHY = {
     PLANNING: "a library plans for shapes that are new to its thread",
     LOADS: "calls inside load code or ask for a kernel the first time",
-    COMPILES: "code is generated for new shapes",
+    COMPILES: "it is generated for new shapes",
     ALLOCATES: "calls inside allocate or free memory",
     LOCKS: "another thread of the process runs ops at the same time",
 }
@@ -121,16 +122,14 @@ def _computing(case: Analysis) -> Mask:
 
 
 def _on_host_tensors(case: Analysis, rows: I64) -> Mask:
-    """Mask of torch ops that launch nothing although they have large tensors, which must be in host memory."""
-    launches = np.zeros(len(case.trace.ops) + 1, bool)
-    launches[case.timeline.links.op] = True
+    """Mask of torch ops in which nothing launches although they have large tensors, which must be in host memory."""
     ops, strings = case.trace.ops, case.trace.strings
     large = [
         strings[int(ops.name[row])].startswith("aten::")
         and any(math.prod(shape) >= FEWEST_ELEMENTS for shape in shapes_in(case, int(ops.dims[row])) if shape)
         for row in rows.tolist()
     ]
-    return ~launches[rows] & np.array(large, bool)
+    return ~launching(case.timeline)[rows] & np.array(large, bool)
 
 
 def _kinds(kinds: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -251,7 +250,7 @@ def _stretches(name: str) -> str:
 
 
 def _in_function(sampled: Sampled) -> str:
-    """`82 % of the samples there are in this function, 45 % in walk and 31 % in count, which it calls`."""
+    """`82 % of the samples there are in this function: 45 % in walk, 31 % in count and 5 % in sort`."""
     whole = f"{100 * sampled.share:.0f} % of the samples there are in this function"
     parts = [f"{100 * share:.0f} % in {name}" for name, share in sampled.parts]
-    return f"{whole}: {' and '.join(parts)}" if parts else whole
+    return f"{whole}: {listed(parts)}" if parts else whole

@@ -37,7 +37,7 @@ def batches(case: Analysis, advised: Collection[str]) -> Iterator[LedgerPart]:
 def _why(case: Analysis) -> str | None:
     """Why the training gets its batches late; None if samples of its workers tell, which are shown elsewhere."""
     if workers_of(case) == 0:
-        return "the training process makes its batches itself"
+        return f"the {'' if case.workload.is_inference else 'training '}process makes its batches itself"
     samples = read_samples(Path(case.folder.path), case.folder.rank) if case.folder else None
     if samples is not None and len(samples.worker_node):
         return None

@@ -95,7 +95,7 @@ def _with_sampled(where: Where, sampled: Sampled | None) -> Where:
     """The place with its sampled function, if the recording's stacks have none."""
     if sampled is None or where.function is not None:
         return where
-    return replace(where, function=f"{sampled.file}: {sampled.function}", line=sampled.line)
+    return replace(where, function=f"{sampled.file}: {sampled.function}", line=sampled.line, before=None)
 
 
 def _to_usual(case: Analysis, usual_ns: int | None) -> float:

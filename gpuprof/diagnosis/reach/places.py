@@ -76,6 +76,16 @@ def places(case: Analysis, spots: Sequence[Spot]) -> list[Where]:
                 op=trace.strings[int(trace.ops.name[spot.op])] if spot.op >= 0 else None,
                 function=f"{parts['file']}: {parts['function']}" if parts else text,
                 line=int(parts["line"]) if parts else None,
+                before=_following(case, spot) if spot.op < 0 and not name and not text else None,
             )
         )
     return found
+
+
+def _following(case: Analysis, spot: Spot) -> str | None:
+    """The first op of the thread after a moment."""
+    ops = case.trace.ops
+    later = np.flatnonzero((ops.kind == OP) & (ops.thread == spot.thread) & (ops.start_ns >= spot.at_ns))
+    if spot.at_ns == ABSENT or not len(later):
+        return None
+    return case.trace.strings[int(ops.name[later[ops.start_ns[later].argmin()]])]

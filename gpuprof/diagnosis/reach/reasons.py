@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from gpuprof.costs.arguments import Arguments, Tensor, parse
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.costs.formulas.convolution import is_convolution
+from gpuprof.costs.formulas.gemm import matmul_of
 from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.gpu.kernel_reach import ATTENTION, ELEMENTWISE, GEMM, kinds_of
-from gpuprof.diagnosis.detect.gpu.linear_layers import ALIGNED_ELEMENTS
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.other_gpu import FEW_BLOCKS
 from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Bytes, Convention, Entries, Launches, Ns, Published, Ratio, Share, Version
 
+ALIGNED_BYTES: Published[Bytes] = 16
+"""Tensor cores run at full rate if rows of matrices begin at multiples of this (NVIDIA, Matrix Multiplication
+Background User's Guide)."""
 FEW_WAVES: Assumed[Ratio] = 4.0
 """With more waves of blocks than this, a partial last wave hardly counts."""
 TAIL_SHARE: Assumed[Share] = 0.4
@@ -43,12 +50,17 @@ READ_KERNELS: Assumed[Launches] = 16
 """Of the longest kernels this many have their arguments read."""
 MOST_REASONS: Convention[Entries] = 2
 _PAGEABLE = re.compile("Pageable")
-_UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|copy_device_to_device|direct_copy_kernel")
+_UNVECTORISED = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel")
+"""torch's kernel for tensors that are not contiguous; contiguous ones of two types take the unrolled one."""
 _MADE_FOR = re.compile(r"(?<![a-z])sm_?(\d\d)\d?|cutlass_(\d\d)\d?_|(volta|turing|ampere)_", re.IGNORECASE)
 """The GPU generation in a kernel's name: sm80, cutlass_80_…, ampere_…."""
 _ARCHITECTURES: Published[dict[str, Version]] = {"volta": 7, "turing": 7, "ampere": 8}
-_BY_CHANNEL = re.compile(r"nchw|bn_\w*1C11", re.IGNORECASE)
-"""cuDNN's kernels for images in NCHW layout; kernels for the other layout have nhwc in their names."""
+_BY_CHANNEL = re.compile(
+    r"nchw|bn_\w*1C11|batch_norm_(collect_statistics|transform_input|backward\w*)(?<!channels_last)_kernel",
+    re.IGNORECASE,
+)
+"""Kernels of cuDNN and torch for tensors in NCHW layout; those for the other layout have nhwc or channels_last in their
+names."""
 _EFFICIENT = re.compile(r"efficient_attention|fmha_cutlass")
 _PLAIN_CONVOLUTION = re.compile(r"implicit_convolve_sgemm|_engine<|wgrad_alg\d|dgrad_engine|winograd")
 
@@ -110,6 +122,15 @@ def _dims(case: Analysis, row: int) -> list[Any]:
 def _shapes(case: Analysis, row: int) -> list[list[int]]:
     """Shapes of the arguments that are tensors."""
     return [d for d in _dims(case, row) if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
+
+
+def _arguments(case: Analysis, row: int) -> Arguments | None:
+    """The arguments of the op that launched a GPU event."""
+    ops, op = case.trace.ops, int(case.timeline.links.op[row])
+    if op < 0:
+        return None
+    texts = (case.trace.text(int(column[op])) for column in (ops.dims, ops.types, ops.strides, ops.concrete))
+    return parse(case.trace.strings[int(ops.name[op])], *texts)
 
 
 def _pageable(slow: _SlowKernels) -> str | None:
@@ -178,18 +199,53 @@ def _generation(name: str) -> int | None:
 
 
 def _alignment(slow: _SlowKernels) -> str | None:
-    if slow.kind != GEMM:
-        return None
-    matrices = [shape for row in slow.longest.tolist() for shape in _shapes(slow.case, row) if len(shape) in (2, 3)]
-    odd = [n for shape in matrices for n in shape[-2:] if n > ALIGNED_ELEMENTS and n % ALIGNED_ELEMENTS]
-    return f"a dimension of {max(odd, key=odd.count):,} is not a multiple of {ALIGNED_ELEMENTS}" if odd else None
+    """Rows of a matrix, or channels of a convolution, that do not begin at multiples of 16 bytes."""
+    if slow.kind != GEMM or _precision(slow):
+        return None  # without tensor cores it does not matter
+    gpu, odd, whole = slow.case.trace.gpu, defaultdict[str, int](int), 0
+    for row in slow.longest.tolist():
+        ns, arguments = int(gpu.end_ns[row] - gpu.start_ns[row]), _arguments(slow.case, row)
+        whole += ns
+        for said in set(_misaligned(arguments)) if arguments is not None else ():
+            odd[said] += ns
+    most = max(odd, key=lambda said: odd[said], default=None)
+    return most if most is not None and odd[most] >= REASON_SHARE * whole else None
+
+
+def _misaligned(arguments: Arguments) -> Iterator[str]:
+    """What does not suit tensor cores: of a matmul the elements from one row in memory to the next, in operands and
+    the result; of a convolution its channels."""
+    if not arguments.tensors:
+        return
+    aligned = max(ALIGNED_BYTES // arguments.tensors[0].element_bytes, 1)
+    matmul = matmul_of(arguments)
+    sides = list[int]()
+    if matmul is not None:
+        sides = [*(_row_length(one, aligned) for one in (matmul.left, matmul.right)), round(matmul.n)]
+    elif is_convolution(arguments.name):
+        shapes = [one.shape for one in arguments.tensors if len(one.shape) >= 3]  # the weight comes last
+        sides = [*(shape[1] for shape in shapes), *(shape[0] for shape in shapes[-1:])]
+        yield from (f"{side} channels do not fill tensor cores" for side in sides if 1 < side < aligned)
+    yield from (
+        f"a dimension of {side:,} is not a multiple of {aligned}" for side in sides if side > aligned and side % aligned
+    )
+
+
+def _row_length(matrix: Tensor, aligned: int) -> int:
+    """Elements from one row of a matrix in memory to the next. If its strides are not recorded it may be transposed:
+    then 0 unless both sides are odd."""
+    if len(matrix.shape) < 2:
+        return 0
+    if matrix.strides is not None and len(matrix.strides) == len(matrix.shape):
+        return max(matrix.strides[-2:])
+    return matrix.shape[-1] if all(side % aligned for side in matrix.shape[-2:]) else 0
 
 
 def _layout(slow: _SlowKernels) -> str | None:
     if slow.kind in (GEMM, ATTENTION):
         return None
     if slow.mostly_named(_BY_CHANNEL):
-        return "images are stored channel by channel (NCHW)"
+        return "tensors are stored channel by channel (NCHW)"
     unvectorised = slow.mostly_named(_UNVECTORISED)
     return "tensors are strided or unaligned: not the vectorised kernel" if unvectorised else None
 
@@ -202,7 +258,8 @@ def _waves(slow: _SlowKernels) -> str | None:
     blocks, sms = grid.prod(axis=0), recorded_sms(case.timeline)
     few = (blocks >= 1) & (blocks < FEW_BLOCKS * sms)
     if slow.mostly(few):
-        return f"{float(np.median(blocks[few])):,.0f} blocks for {sms} SMs"
+        usual = round(float(np.median(blocks[few])))
+        return f"{usual:,} block{'s' if usual != 1 else ''} for {sms} SMs"
     if slow.kind != GEMM:
         return None
     waves = blocks / sms

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.result.diagnosis import Issue, RooflineSummary
+from gpuprof.diagnosis.result.diagnosis import Issue, RooflineSummary, UsefulWork
 from gpuprof.timeline.unit import Unit
 
 
-def summarize(found: Roofline, step_ns: float) -> RooflineSummary:
-    """Sums and rates; MFU and HFU for an unprofiled step of `step_ns`."""
+def summarize(found: Roofline, step_ns: float, useful: UsefulWork | None = None) -> RooflineSummary:
+    """Sums and rates; MFU and HFU for an unprofiled step of `step_ns`. useful: which of its model FLOPs are left."""
     limits = found.ceilings
     return RooflineSummary(
         ceilings={
@@ -24,6 +24,7 @@ def summarize(found: Roofline, step_ns: float) -> RooflineSummary:
         latency_ns=found.latency_ns,
         inefficient_ns=found.inefficient_ns,
         unmodelled_ns=found.unmodelled_ns,
+        useful=useful,
     )
 
 

@@ -25,6 +25,8 @@ class Where:
     function: str | None
     """The function of the user's code that it is launched from, `train.py: step`; only where stacks were recorded."""
     line: int | None
+    before: str | None = None
+    """The op that follows on the thread, where none contains it and no function is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,18 +270,33 @@ class Profiler:
 
 
 @dataclass(frozen=True, slots=True)
+class UsefulWork:
+    """Which of a step's model FLOPs are useful, as far as the recording shows it."""
+
+    share: float | None
+    """Useful FLOPs / model FLOPs that ran, 0 to 1; None if the model's FLOPs are unknown. FLOPs of which nothing is
+    known count as useful."""
+    unknown: dict[str, str]
+    """What is not known (`padding`, `attention_scores`, `labels`) → why."""
+
+
+@dataclass(frozen=True, slots=True)
 class RooflineSummary:
     """The window's kernel time by what limits it; the five times sum to `kernels.total_ns`."""
 
     ceilings: dict[Words, Any]
     """The GPU and where its ceilings come from (`gpu`, `source`), `flops` per dtype (FLOP/s), `memory_bytes_per_s`."""
     mfu: float | None
+    """Of useful FLOPs alone."""
     hfu: float | None
+    """Of all FLOPs that ran."""
     compute_ns: int
     memory_ns: int
     latency_ns: int
     inefficient_ns: int
     unmodelled_ns: int
+    useful: UsefulWork | None = None
+    """None where the step was not replayed: then MFU counts all model FLOPs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 A function's samples are those with the function anywhere in the stack. Which functions are listed is decided sample by
 sample: each sample is charged to one function. Functions that call the model, run the backward pass or contain the
 training loop are not costs as a whole. Below the innermost of them in a stack, the first function of the user's is
-charged, or else the first function. If several places call it, or if there is none, the calling line is charged.
+charged, or else the first function. If several places call it, or if there is none, the calling line is charged; but
+what the user's decorator returns is passed over in favour of what it calls.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,8 +39,11 @@ _BOUNDARIES = {
 }
 _ENGINE = {"torch/autograd/graph.py": ("_engine_run_backward",), "torch/autograd/__init__.py": ("backward",)}
 _TORCH = "torch/"
+_LOCAL = "<locals>"
+"""In the qualified name of a function that is defined inside another."""
 _LOADER = ("_get_data", "_try_get_data")
 """Where the DataLoader waits for its workers (torch/utils/data/dataloader.py)."""
+_FETCH = "torch/utils/data/_utils/fetch.py"
 _WRAPPERS = frozenset(
     ("wrapper", "wrapped", "inner", "_fn", "_use_grad", "decorate_context", "maybe_fallback", "wrapped_fn",
      "_no_grad_wrapper", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func",
@@ -96,12 +101,18 @@ class StackColumns:
         self.of_sample = [
             self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
         ]
+        self.of_worker_sample = [self._fetching(self.path(node)) for node in samples.worker_node.tolist()]
+        """From torch's fetcher on, which asks the data set for samples; empty where the worker makes no batch."""
 
     def _of(self, node: int, other: int) -> tuple[SampledFrame, ...]:
         main = self.path(node)
         if other >= 0 and (not main or main[-1].function in self.engine):
             return (*main, *self.path(other))
         return main
+
+    def _fetching(self, path: tuple[SampledFrame, ...]) -> tuple[SampledFrame, ...]:
+        files = [self.functions[frame.function].file for frame in path]
+        return path[len(path) - 1 - files[::-1].index(_FETCH) :] if _FETCH in files else ()
 
     def path(self, node: int) -> tuple[SampledFrame, ...]:
         """The stack of a node of the tree of calls; empty for -1."""
@@ -155,11 +166,14 @@ def _is_shell(cost: SampledCost, others: list[SampledCost], stacks: StackColumns
     )
 
 
-def cost_at(stacks: StackColumns, file: str, line: int) -> SampledCost | None:
+def cost_at(
+    stacks: StackColumns, of_sample: Sequence[tuple[SampledFrame, ...]], file: str, line: int
+) -> SampledCost | None:
     """The samples with a line of a file in their stack, or else those of the last function that begins before it. None
-    after the last known line of the file, since the end of its last function is unknown."""
+    after the last known line of the file, since the end of its last function is unknown. of_sample: each sample's
+    stack."""
     rows: dict[tuple[SampledFrame, ...], list[int]] = defaultdict(list)
-    for i, path in enumerate(stacks.of_sample):
+    for i, path in enumerate(of_sample):
         rows[path].append(i)
     counts = Counter({path: len(mine) for path, mine in rows.items()})
     here = {
@@ -180,7 +194,10 @@ def cost_at(stacks: StackColumns, file: str, line: int) -> SampledCost | None:
     if line > max([*known, *(one.first_line for one in here.values())], default=0):
         return None
     before = [
-        i for i, one in here.items() if one.first_line <= line and any(i == f.function for p in counts for f in p)
+        i
+        for i, one in here.items()
+        # A module begins before all of its functions, also those that were never sampled.
+        if one.first_line <= line and one.name != "<module>" and any(i == f.function for p in counts for f in p)
     ]
     if not before:
         return None
@@ -252,9 +269,10 @@ def _charges(
     stacks: StackColumns, counts: Counter[tuple[SampledFrame, ...]], loops: set[int]
 ) -> dict[tuple[SampledFrame, ...], tuple[int, int]]:
     """Stack → (function, line) that it is charged to; line -1: the whole function."""
-    places: dict[tuple[SampledFrame, ...], tuple[SampledFrame, int]] = {}
+    places: dict[tuple[SampledFrame, ...], tuple[SampledFrame, list[int]]] = {}
     total: Counter[int] = Counter()
     from_line: Counter[tuple[SampledFrame, int]] = Counter()
+    calls: Counter[tuple[int, int]] = Counter()
     for path, count in counts.items():
         if not path:
             continue
@@ -262,22 +280,37 @@ def _charges(
         below = [frame.function for frame in path[k + 1 :]]
         own = [function for function in below if stacks.functions[function].kind == "own"]
         plain = [function for function in below if not _is_wrapper(stacks.functions[function])]
-        called = next(iter(own or plain or below), -1)
+        called = own or (plain or below)[:1]
         while k > 0 and _is_wrapper(stacks.functions[path[k].function]) and path[k].function not in stacks.boundary:
             k -= 1  # lines of a wrapper say nothing; those of its caller do
-        if k >= 0 and called < 0 and path[k].function in stacks.engine:
+        if k >= 0 and not called and path[k].function in stacks.engine:
             # Native code of a backward pass: charge the line that called it, outside torch's own files.
             k = max((i for i in range(k) if not stacks.functions[path[i].function].file.startswith(_TORCH)), default=k)
-        place = path[max(k, 0)], called
-        places[path] = place
+        place = path[max(k, 0)]
+        places[path] = place, called
         for function in {frame.function for frame in path}:
             total[function] += count
-        from_line[place] += count
+        for function in set(called):
+            from_line[place, function] += count
+        for pair in set(pairwise(called)):
+            calls[pair] += count
     found = {}
     for path, (loop, called) in places.items():
-        is_named = called >= 0 and from_line[loop, called] >= FROM_ONE_LINE * total[called]
-        found[path] = (called, -1) if is_named else (loop.function, loop.line)
+        named = {one for one in called if from_line[loop, one] >= FROM_ONE_LINE * total[one]}
+        passed = {
+            one
+            for one, inner in zip(called, [*called[1:], -1], strict=False)
+            if _is_closure(stacks.functions[one])
+            and (one not in named or calls[one, inner] >= WRAPPER_SHARE * total[one])
+        }
+        first = next((one for one in called if one not in passed), -1)
+        found[path] = (first, -1) if first in named else (loop.function, loop.line)
     return found
+
+
+def _is_closure(function: Function) -> bool:
+    """Whether it is defined inside another function, as what a decorator returns is (not known in Python 3.10)."""
+    return _LOCAL in function.name
 
 
 def _is_wrapper(function: Function) -> bool:

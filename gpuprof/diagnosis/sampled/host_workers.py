@@ -14,7 +14,6 @@ from gpuprof.value_range import Range
 
 LEAST_SAMPLED_SHARE: Assumed[Share] = 0.02
 MOST_FUNCTIONS: Convention[Functions] = 10
-_FETCH = "torch/utils/data/_utils/fetch.py"
 _TORCH_DATA = "torch/utils/data/"
 
 
@@ -24,16 +23,15 @@ def loader_workers(samples: HostSamples, stacks: StackColumns) -> LoaderWorkers 
     n = len(samples.worker_node)
     if not n:
         return None
-    counts = Counter(stacks.path(node) for node in samples.worker_node.tolist())
+    counts = Counter(stacks.of_worker_sample)
     busy = 0
     times: Counter[int] = Counter()
     lines: Counter[SampledFrame] = Counter()
     for path, count in counts.items():
-        fetch = max((k for k, frame in enumerate(path) if stacks.functions[frame.function].file == _FETCH), default=-1)
-        if fetch < 0:
+        if not path:
             continue
         busy += count
-        for frame in _listed(path[fetch + 1 :], stacks.functions):
+        for frame in _listed(path[1:], stacks.functions):
             times[frame.function] += count
             lines[frame] += count
     listed = [
@@ -43,7 +41,7 @@ def loader_workers(samples: HostSamples, stacks: StackColumns) -> LoaderWorkers 
         workers=samples.workers,
         samples=n,
         busy=busy / n,
-        functions=tuple(_function(stacks.functions[i], i, count, n, lines) for i, count in listed),
+        functions=tuple(worker_function(stacks.functions[i], _line(i, lines), count, n) for i, count in listed),
     )
 
 
@@ -56,10 +54,15 @@ def _listed(path: tuple[SampledFrame, ...], functions: tuple[Function, ...]) -> 
     return [frame for frame in path if not functions[frame.function].file.startswith(_TORCH_DATA)][:1]
 
 
-def _function(found: Function, index: int, count: int, n: int, lines: Counter[SampledFrame]) -> WorkerFunction:
+def _line(function: int, lines: Counter[SampledFrame]) -> int:
+    """The line of a function that most samples were at."""
+    return max((frame for frame in lines if frame.function == function), key=lambda frame: lines[frame]).line
+
+
+def worker_function(found: Function, line: int, count: int, n: int) -> WorkerFunction:
+    """A function or line with `count` of the workers' `n` samples."""
     share = count / n
     half = Z80 * math.sqrt(max(share * (1 - share), 1 / n) / n)
-    line = max((frame for frame in lines if frame.function == index), key=lambda frame: lines[frame]).line
     return WorkerFunction(
         found.name, found.file, line, found.kind, Range(max(share - half, 0.0), share, min(share + half, 1.0))
     )

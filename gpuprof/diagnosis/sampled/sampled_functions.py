@@ -15,10 +15,10 @@ import numpy as np
 
 from gpuprof.calibration import sampling as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.result.host_model import Host, HostFunction
+from gpuprof.diagnosis.result.host_model import Host, HostFunction, WorkerFunction
 from gpuprof.diagnosis.sampled.host_calls import SampledCost, StackColumns, cost_at, costs
 from gpuprof.diagnosis.sampled.host_places import Places, gpu_waits_until, host_work, places
-from gpuprof.diagnosis.sampled.host_workers import loader_workers
+from gpuprof.diagnosis.sampled.host_workers import loader_workers, worker_function
 from gpuprof.record.base.quantiles import Z80, t80
 from gpuprof.replay.graph import launcher_of
 from gpuprof.replay.transform import scaled
@@ -104,11 +104,23 @@ def explain_line(
     if samples is None:
         return None
     stacks = StackColumns(samples)
-    cost = cost_at(stacks, file, line)
+    cost = cost_at(stacks, stacks.of_sample, file, line)
     if cost is None:
         return None
     prices = None if case is None else _Prices(case, samples, now_ns)
     return _function(cost, stacks, prices, "the steps could not be replayed" if case is None else "")
+
+
+def explain_worker_line(run: str, rank: int, file: str, line: int) -> WorkerFunction | None:
+    """The share of the loader's workers' time that a line takes; otherwise like `explain_line`."""
+    samples = read_samples(Path(run), rank)
+    if samples is None:
+        return None
+    stacks = StackColumns(samples)
+    cost = cost_at(stacks, stacks.of_worker_sample, file, line)
+    if cost is None:
+        return None
+    return worker_function(samples.functions[cost.function], cost.line, len(cost.samples), len(samples.worker_node))
 
 
 def _function(cost: SampledCost, stacks: StackColumns, prices: _Prices | None, why: str) -> HostFunction:

@@ -32,8 +32,8 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
 
 
 def in_words(diagnosis: dict[str, Any]) -> str:
-    """The headline and verdict of a document `gpuprof.diagnosis/1`, and one sentence each on the first fix and the
-    first thing worth trying."""
+    """The headline and verdict of a document `gpuprof.diagnosis/1`, and one sentence each on the first fix, the first
+    thing worth trying and the Python function without which the step would be shortest."""
     verdict = diagnosis["verdict"]
     said = [f"{verdict['headline']}."] if verdict.get("headline") else []
     said.append(str(verdict["summary"]))
@@ -41,6 +41,10 @@ def in_words(diagnosis: dict[str, Any]) -> str:
         for one in (diagnosis.get(key) or [])[:1]:
             gain = one["speedup"]
             said.append(f"{name}: {one['title']} ({gain['low']:.2f} to {gain['high']:.2f}×).")
+    costly, gain_ms = _costliest(diagnosis), _function_gain(diagnosis)
+    if costly is not None and gain_ms:
+        place = costly["called_from"] or f"{costly['file']}:{costly['line']}"
+        said.append(f"Python: {place} {costly['function']} (without it {gain_ms:.3g} ms less).")
     return " ".join(said)
 
 
@@ -56,11 +60,15 @@ def _step(diagnosis: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _function_gain(diagnosis: dict[str, Any]) -> float | None:
-    host, budget = diagnosis.get("host"), diagnosis.get("budget")
-    if not host or not budget:
-        return None
-    priced = [one["step_ns"]["expected"] for one in host["functions"] if one["step_ns"] is not None]
-    return max(budget["mean_ns"] - min(priced), 0) / 1e6 if priced else None
+    costly, budget = _costliest(diagnosis), diagnosis.get("budget")
+    return None if costly is None or not budget else max(budget["mean_ns"] - costly["step_ns"]["expected"], 0) / 1e6
+
+
+def _costliest(diagnosis: dict[str, Any]) -> dict[str, Any] | None:
+    """The function without which the step would be shortest; lines that only run a pass have no cost of their own."""
+    functions = (diagnosis.get("host") or {}).get("functions") or []
+    priced = [one for one in functions if one["step_ns"] is not None and one.get("runs") is None]
+    return min(priced, key=lambda one: one["step_ns"]["expected"], default=None)
 
 
 def _shares(devices: list[dict[str, Any]], budget: dict[str, Any] | None) -> dict[str, float]:

@@ -11,11 +11,10 @@ from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.diagnosis.result.finding_model import Evidence, Finding
 from gpuprof.report.code_lines import blocks, parts
-from gpuprof.report.names import escape, shown, shown_kernel
+from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration
 from gpuprof.report.words import fixes
 from gpuprof.report.words.settle import settle
-from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 from gpuprof.value_range import Range
 
 
@@ -165,15 +164,12 @@ def _values(found: Range) -> tuple[float, float, float]:
 
 def _place(evidence: Evidence, diagnosis: Diagnosis) -> TimelineLink:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
-    # Kernels have long names, and a part of them is enough; ops keep theirs, without the prefix of autograd's engine,
-    # which says too little for its length.
-    what, and_on = evidence.begins_with or evidence.text, evidence.begins_with is not None
-    what = shown_kernel(what, 60) if evidence.on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
-    where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
+    what, and_on = fixes.event_name(evidence), evidence.begins_with is not None
+    where, at = shown(evidence.where or "", fixes.EVENT_WIDTH), f"{duration(ns)} at {duration(start)}"
     if evidence.part is None or evidence.part_ns is None:
         return TimelineLink(what, what, and_on, start, ns, where, at)
     at = f"{duration(evidence.part_ns)} {diagnosis.unit.a}; longest {at}"
-    return TimelineLink(shown(evidence.part, 60), what, False, start, ns, where, at)
+    return TimelineLink(shown(evidence.part, fixes.EVENT_WIDTH), what, False, start, ns, where, at)
 
 
 def _why(finding: str) -> str:

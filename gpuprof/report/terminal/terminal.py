@@ -41,7 +41,8 @@ MOST_FIXES: Convention[Rows] = 5
 ANSWER_LINES: Convention[Lines] = 24
 """Lines of the answer, which fit on any terminal without scrolling. What matters least is left out."""
 MOST_LINES: Convention[Lines] = 40
-"""Lines of the answer and what follows it, if the list of what lies above the reach can be cut to that."""
+"""Lines of the answer and what follows it, if that takes no more than leaving out reasons of what lies above the
+reach; the items themselves always stand there."""
 MOST_NOTES: Convention[Rows] = 5
 """Notes of the run that are shown."""
 _BOUND_STYLES = {
@@ -86,11 +87,12 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
     if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:
         answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
     above, below = [*answer, *warnings], [_named_functions(diagnosis, width), _closing(diagnosis, next_step)]
-    for most in range(above_words.MOST_SHOWN, 0, -1):
-        whole = [*above, _reach(diagnosis, width, most), *below]
-        if _height(whole, width) <= MOST_LINES:
-            return whole
-    return [*above, _reach(diagnosis, width, 1), *below]
+    reach, counted = _reach(diagnosis, width, above_words.MOST_SHOWN), section("ncu", _counted(diagnosis))
+    for reasons in range(above_words.MOST_SHOWN - 1, -1, -1):
+        if _height([*above, reach, *below], width) <= MOST_LINES:
+            break
+        reach = _reach(diagnosis, width, reasons)
+    return [*above, reach + counted, *below]
 
 
 def _named_functions(diagnosis: Diagnosis, width: int) -> Block:
@@ -100,10 +102,9 @@ def _named_functions(diagnosis: Diagnosis, width: int) -> Block:
     return functions + section("workers", paragraph(host_words.workers(diagnosis)))
 
 
-def _reach(diagnosis: Diagnosis, width: int, most: int) -> Block:
-    """What lies above the reach, in brief, and what was counted."""
-    above = with_code("reach", width, lambda _: _above(diagnosis, most, brief=True))
-    return above + section("ncu", _counted(diagnosis))
+def _reach(diagnosis: Diagnosis, width: int, reasons: int) -> Block:
+    """What lies above the reach, in brief, the first `reasons` items with why."""
+    return with_code("reach", width, lambda _: _above(diagnosis, brief=True, reasons=reasons))
 
 
 def _closing(diagnosis: Diagnosis, next_step: str | None) -> Block:
@@ -206,8 +207,10 @@ def _above(
     least: float = above_words.LEAST_NAMED_SHARE,
     *,
     brief: bool = False,
+    reasons: int | None = None,
 ) -> list[Text | Table]:
-    """What the step should cost, and the largest costs above that: times in a column."""
+    """What the step should cost, and the largest costs above that: times in a column. reasons: items that say why; all
+    by default."""
     found = diagnosis.above_reach
     items = () if found is None else above_words.named(found, most, least)
     if not items:
@@ -219,9 +222,10 @@ def _above(
             grid.add_column(width=max(map(cell_len, column)), justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
     gains = any(gain for _, gain in times)
-    for (time, gain), item in zip(times, items, strict=True):
+    for number, ((time, gain), item) in enumerate(zip(times, items, strict=True)):
         numbers = [Text(time, "bold"), *([Text(gain)] if gains else [])]
-        grid.add_row(*numbers, Prose(above_words.place_and_cause(item, brief=brief)))
+        says_why = reasons is None or number < reasons
+        grid.add_row(*numbers, Prose(above_words.place_and_cause(item, brief=brief, why=says_why)))
     return [Prose(above_words.heading(diagnosis), "dim"), grid]
 
 

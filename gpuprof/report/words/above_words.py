@@ -66,10 +66,11 @@ def own_line(item: Item) -> str:
 
 
 def place(item: Item) -> str:
-    """`LlamaMLP, aten::mm`; empty where it was not recorded."""
+    """`LlamaMLP, aten::mm`, or `before aten::mm`; empty where it was not recorded."""
     where = item.where
     op = where.op if where.op and where.op not in item.what else None
-    return ", ".join(shown(one, NAME_WIDTH) for one in (where.module, op) if one)
+    before = f"before {where.before}" if where.before else None
+    return ", ".join(shown(one, NAME_WIDTH) for one in (where.module, op, before) if one)
 
 
 def gain(item: Item) -> str:
@@ -83,16 +84,17 @@ def line(item: Item) -> str:
     return "  ".join(filter(None, (duration(item.ns), gain(item), place_and_cause(item))))
 
 
-def place_and_cause(item: Item, *, brief: bool = False) -> str:
+def place_and_cause(item: Item, *, brief: bool = False, why: bool = True) -> str:
     """Where, what and why, without the time. In brief: module and op only if the line of the user's code is not known,
-    and that without its folders."""
+    and that without its folders. why: whether a known reason is given; an unknown one is always called so."""
     own, at = own_line(item), place(item)
-    why = item.why or ("how fast it could be is not known" if item.reach_ns is None else "cause not known")
+    unknown = "how fast it could be is not known" if item.reach_ns is None else "cause not known"
     if brief and own:
         own, at = file_name(own), ""
     first = f"{own} · " if own else ""
     what = escape(item.what).replace("aten::_local_scalar_dense", READS)
-    return f"{first}{what}{f' ({at})' if at else ''}: {escape(why)}"
+    named = f"{first}{what}{f' ({at})' if at else ''}"
+    return f"{named}: {escape(item.why or unknown)}" if why or item.why is None else named
 
 
 def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:

@@ -98,22 +98,37 @@ def contents(pages: Sequence[Page]) -> str:
 def _line(file: str, line: int, diagnosis_of: DiagnosisOf) -> tuple[str, ...]:
     """What a line of code costs in a run. Raises GpuprofError if that is not known."""
     from gpuprof.diagnosis.analysis import analysis_of
-    from gpuprof.diagnosis.sampled.sampled_functions import explain_line
+    from gpuprof.diagnosis.sampled.sampled_functions import explain_line, explain_worker_line
     from gpuprof.report.names import escape
-    from gpuprof.report.words.host_words import explained
+    from gpuprof.report.words.host_words import explained, worker_explained
 
     run, diagnosis = diagnosis_of()
     folder = diagnosis.folder
     if folder is None or diagnosis.host is None:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
-    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), diagnosis.step_ns, file, line)
-    if found is None:
+    place = folder.path, folder.rank
+    found = explain_line(*place, analysis_of(diagnosis), diagnosis.step_ns, file, line)
+    in_workers = explain_worker_line(*place, file, line) if diagnosis.host.workers is not None else None
+    if found is not None and in_workers is not None and found.line != line == in_workers.line:
+        found = None  # the line itself runs in the workers only
+    one = found or in_workers
+    if one is None:
+        unread = "; the DataLoader's workers were not sampled (gpuprof trace --sample-workers)"
         raise GpuprofError(
             f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}, nor before a line that is"
+            f"{unread if _has_workers(diagnosis) and diagnosis.host.workers is None else ''}"
         )
-    is_line = found.line == line
+    is_line = one.line == line
     other = () if is_line else (f"No sample at line {line}; the sampled function that begins before it:",)
-    return (*other, *map(escape, explained(found, diagnosis, "this line" if is_line else "the function")))
+    which = "this line" if is_line else "the function"
+    said = explained(found, diagnosis, which) if found is not None else [f"{one.place}  {one.function}"]
+    in_the_workers = [] if in_workers is None else [worker_explained(in_workers, diagnosis.host.workers, which)]
+    return (*other, *map(escape, (*said, *in_the_workers)))
+
+
+def _has_workers(diagnosis: Diagnosis) -> bool:
+    run = diagnosis.run
+    return run is not None and run.loader is not None and bool(run.loader.get("num_workers"))
 
 
 def _fix(number: int, pages: dict[str, Page], diagnosis_of: DiagnosisOf) -> Explanation:

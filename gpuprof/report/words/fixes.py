@@ -12,17 +12,18 @@ from rich.text import Text
 from gpuprof.diagnosis.detect.declared.ledger_part import Cost
 from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.result.finding_model import Combined, Finding
+from gpuprof.diagnosis.result.finding_model import Combined, Evidence, Finding
 from gpuprof.diagnosis.result.fix import FixLine
 from gpuprof.diagnosis.sentences import listed
 from gpuprof.report import labels
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow, prose
-from gpuprof.report.names import escape, file_name, shown
+from gpuprof.report.names import escape, file_name, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, duration_range, joules, long_duration
 from gpuprof.report.words import words
 from gpuprof.report.words.brevity import Brevity
 from gpuprof.report.words.settle import commands, fitting, settle
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 from gpuprof.units import Assumed, Cells, Convention, Share
 from gpuprof.value_range import Range
 
@@ -34,6 +35,8 @@ UNSURE_MEAN: Assumed[Share] = 0.10
 """If half the mean step's 80 % interval is at least this share of it, a note says that predictions are as uncertain."""
 LINE_WIDTH: Convention[Cells] = 80
 """Width of a line of the user's code with its file; longer paths are shortened in the middle."""
+EVENT_WIDTH: Convention[Cells] = 60
+"""Width of the name of an event, a thread or a part of the program."""
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -268,6 +271,15 @@ def _head(finding: Finding, gained: str, width: int) -> list[Text]:
 def known_lines(finding: Finding) -> tuple[str, ...]:
     """The lines of the user's code that a fix is about, `train.py:42 step`, if known."""
     return next((one.lines for one in finding.evidence if one.lines), ())
+
+
+def event_name(evidence: Evidence) -> str:
+    """The name of the event that evidence points to. Kernels have long names, and a part of them is enough; ops keep
+    theirs, without the prefix of autograd's engine, which says too little for its length."""
+    name = evidence.begins_with or evidence.text
+    return (
+        shown_kernel(name, EVENT_WIDTH) if evidence.on_gpu else shown(name.removeprefix(AUTOGRAD_ENGINE), EVENT_WIDTH)
+    )
 
 
 def own_lines(finding: Finding) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.diagnosis.result.host_model import HostFunction
+from gpuprof.diagnosis.result.host_model import HostFunction, LoaderWorkers, WorkerFunction
 from gpuprof.record.base.code_paths import is_compiled
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import shown
@@ -142,3 +142,15 @@ def explained(one: HostFunction, diagnosis: Diagnosis, which: str) -> list[str]:
         "intervals are 80 %."
     )
     return said
+
+
+def worker_explained(one: WorkerFunction, workers: LoaderWorkers | None, which: str) -> str:
+    """What is known of a function or a line in the DataLoader's workers, in a sentence; which: as in `explained`."""
+    if workers is None:
+        return ""
+    time, low, high = (_percent(share) for share in (one.share.expected, one.share.low, one.share.high))
+    make = f"{amount(workers.workers, 'worker')} make{'s' * (workers.workers == 1)} batches"
+    return (
+        f"In the DataLoader's workers {which} takes {time} of the time ({low} to {high}), what it calls included; "
+        f"{make} {_percent(workers.busy)} of the time. From {amount(workers.samples, 'sample')}."
+    )

@@ -34,7 +34,7 @@ def computing(timeline: Timeline) -> Mask:
     """Rows of ops that compute on tensors in host memory: nothing in them launches, they take over 50 µs of their own,
     do more than return a view or memory, and have a large tensor where shapes were recorded."""
     trace, ops = timeline.trace, timeline.trace.ops
-    found = (ops.kind == OP) & ~_launching(timeline) & (_own_ns(timeline) >= calibrated.COMPUTES_NS.whole)
+    found = (ops.kind == OP) & ~launching(timeline) & (_own_ns(timeline) >= calibrated.COMPUTES_NS.whole)
     found &= trace.rows_named(ops.name, lambda name: bool(_LIBRARY.match(name)) and name not in NO_ELEMENTS)
     slow = slow_calls(timeline)
     found[slow.op[slow.kind != UNKNOWN]] = False
@@ -46,7 +46,8 @@ def computing(timeline: Timeline) -> Mask:
     return found
 
 
-def _launching(timeline: Timeline) -> Mask:
+@remembered
+def launching(timeline: Timeline) -> Mask:
     """Rows of ops that launch work of the GPU, or in which another does."""
     rows, parent = timeline.links.op, timeline.nesting.parent
     found = np.zeros(len(parent), bool)

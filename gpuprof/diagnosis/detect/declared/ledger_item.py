@@ -41,5 +41,7 @@ class LedgerParts:
     """Their place in the ledger's order."""
     unadvised: bool = True
     """Whether they count even if the finding is not advised."""
+    useless: bool = False
+    """Whether they have FLOPs that the training does not need (`LedgerPart.useful`)."""
     headlines: Mapping[str, str] = field(default_factory=dict)
     """`what` of an item → the headline of a diagnosis whose step it takes most of."""

@@ -49,6 +49,9 @@ class LedgerPart:
     reach: float | None = 0.0
     """Share of the nodes' own time that remains at their reach; None if no rate is known."""
     why: str | None = None
+    useful: float | None = None
+    """Share of the nodes' FLOPs that the training needs: less than 1 where they compute again, or what nothing uses.
+    None where all of them are needed, only slower than they could be."""
     cost: Cost | None = None
     """What kind of cost it is, for which findings declare that they lower it; None for a finding's own part."""
     finding: str | None = None

@@ -113,6 +113,9 @@ class Proposal:
     """Probability that it works at all, if the recording does not show what it needs; otherwise it gains nothing."""
     parts: tuple[str, ...] = ()
     """The fixes of a chain in a few words each, in order; empty for a single fix."""
+    item: tuple[str, str] | None = None
+    """What the ledger of costs above the reach calls what this removes, and why it is there; None: as the finding
+    declares."""
     key: str = ""
     """Distinguishes several proposals of one finding."""
 

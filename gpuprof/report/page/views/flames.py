@@ -171,7 +171,6 @@ def sampled(found: SampledStacks, steps: int, texts: Texts) -> Tree:
     """The user's own line → what it calls, line by line; steps merged. Frames above the user's first line (the
     launcher) are left out. `steps`: what the page divides by."""
     stacks, samples = found.stacks, found.stacks.samples
-    waits = found.waits if found.waits is not None else np.full(len(samples), np.nan)
     builder, ends = Builder(texts.add("a step of the CPU")), []
     for path in stacks.of_sample:
         own = next((i for i, frame in enumerate(path) if stacks.functions[frame.function].kind == "own"), 0)
@@ -182,10 +181,10 @@ def sampled(found: SampledStacks, steps: int, texts: Texts) -> Tree:
         ends.append(node)
     parent, text = builder.columns()
     ns = np.full(len(samples), samples.step_ns * steps / len(samples))
-    paint = np.where(np.nan_to_num(waits, nan=1.0) >= 0.5, number("host", "python"), number("host", "range"))
+    paint = np.full(len(samples), number("host", "python")) if found.waits is None else found.waits
     note = (
-        "Sampled in unprofiled steps. Yellow: the GPU waits meanwhile. Grey: the GPU works meanwhile, so that a faster"
-        " CPU gains nothing."
+        "Sampled in unprofiled steps. The yellower, the larger the share of the time in which the GPU waits. Grey: the"
+        " GPU works meanwhile, so that a faster CPU gains nothing."
         if found.waits is not None
         else "Sampled in unprofiled steps."
     )

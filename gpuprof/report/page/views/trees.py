@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.report.page.views.nesting_rows import levels
-from gpuprof.tracefile.trace import I64
+from gpuprof.report.page.views.view_colours import BY_GAIN
+from gpuprof.tracefile.trace import F64, I64
 from gpuprof.units import Convention, Nodes, Share
 
 MOST_NODES: Convention[Nodes] = 50_000
@@ -94,10 +95,11 @@ class Builder:
 
 
 def tree(
-    id: str, title: str, levels: str, note: str, parent: I64, text: I64, leaf: I64, ns: I64, count: I64, paint: I64,
-    plain: int, mixed: int | None = None,
+    id: str, title: str, levels: str, note: str, parent: I64, text: I64, leaf: I64, ns: I64, count: I64,
+    paint: I64 | F64, plain: int, mixed: int | None = None,
 ) -> Tree:  # fmt: skip
-    """Sums up times at the nodes in which they end (`leaf`); a node has the paint of most of the time below it.
+    """Sums up times at the nodes in which they end (`leaf`); a node has the paint of most of the time below it. If
+    `paint` holds shares of the time instead, it has the shade of their mean, without those that are not known (NaN).
 
     `plain`: the paint of a node without time; `mixed`: that of a node in which no paint has nearly all the time, if
     given.
@@ -116,7 +118,10 @@ def tree(
     np.add.at(owned, home, own)
     np.add.at(counted, home, times)
     up = np.where(parent[rows] >= 0, home[parent[rows]], -1)
-    paints = _paints(up, home[leaf], ns, paint, plain, mixed)
+    if np.issubdtype(paint.dtype, np.floating):
+        paints = _shades(up, home[leaf], ns, paint.astype(np.float64), plain)
+    else:
+        paints = _paints(up, home[leaf], ns, paint.astype(np.int64), plain, mixed)
     return Tree(id, title, levels, note, up, text[rows], paints, owned, counted)
 
 
@@ -146,3 +151,15 @@ def _paints(parent: I64, leaf: I64, ns: I64, paint: I64, plain: int, mixed: int 
     if mixed is not None:
         most = np.where(time.max(axis=1) >= ONE_KIND * whole, most, mixed)
     return np.where(whole > 0, most, plain)
+
+
+def _shades(parent: I64, leaf: I64, ns: I64, share: F64, plain: int) -> I64:
+    known = np.isfinite(share)
+    time = np.zeros((len(parent), 2))
+    np.add.at(time, leaf[known], np.stack([ns[known], ns[known] * share[known]], axis=1))
+    for node, above in zip(range(len(parent) - 1, 0, -1), parent[:0:-1].tolist(), strict=True):
+        time[above] += time[node]
+    whole, gained = time.T
+    mean = np.divide(gained, whole, out=np.zeros(len(parent)), where=whole > 0)
+    shade = BY_GAIN[(mean * len(BY_GAIN)).astype(np.int64).clip(0, len(BY_GAIN) - 1)]
+    return np.where(whole > 0, shade, plain)

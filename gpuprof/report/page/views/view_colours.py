@@ -10,6 +10,7 @@ from gpuprof.diagnosis.idle.gaps import CAUSES
 from gpuprof.report.palette import (
     CATEGORY_PAINTS,
     CAUSE_PAINTS,
+    GAIN_SHADES,
     HOST_PAINTS,
     MARK_PAINTS,
     MIXED,
@@ -41,13 +42,14 @@ _ITERATION = {
 """Only on pages of RL trainings, so numbered last."""
 _ALL: list[tuple[str, Paint]] = [
     *((kind, paint) for _, kind, paints in _SETS for paint in paints.values()),
+    *(("gain", paint) for paint in GAIN_SHADES),
     *((ITERATION, paint) for paint in _ITERATION.values()),
 ]
 _NUMBER = {(kind, paint.key): i for i, (kind, paint) in enumerate(_ALL)}
 
 
 def number(kind: str, key: str) -> int:
-    """Number of a paint; `kind` is category, cause, phase, host, work, mark, ground or iteration."""
+    """Number of a paint; `kind` is category, cause, phase, host, work, mark, ground, gain or iteration."""
     return _NUMBER[kind, key]
 
 
@@ -55,6 +57,8 @@ BY_CATEGORY: I64 = np.array([number("category", category_group(name)) for name i
 """By index into CATEGORIES; likewise the next two."""
 BY_CAUSE: I64 = np.array([number("cause", name) for name in CAUSES])
 BY_PHASE: I64 = np.array([number("phase", name) for name in PHASES])
+BY_GAIN: I64 = np.array([number("gain", paint.key) for paint in GAIN_SHADES])
+"""The scale from no gain to all of the time."""
 
 
 def header(generates: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
