@@ -17,6 +17,9 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; no exception leaves it."""
     if arguments is None:
+        from gpuprof.cli.quick_dataclasses import compile_methods_when_called
+
+        compile_methods_when_called()
         _without_scipy()
         _with_fewer_collections()
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -146,8 +146,8 @@ def event_edges(work: GpuWork, calls: ReplayCalls) -> tuple[I64, I64]:
 
     def launched_after(rows: I64 | None, t: float) -> int:
         """The first of some work that was launched after a time; -1: none."""
-        later = () if rows is None else np.flatnonzero(work.launched_ns[rows] > t)
-        return int(rows[later[0]]) if rows is not None and len(later) else -1
+        later = np.empty(0, np.int64) if rows is None else rows[work.launched_ns[rows] > t]
+        return int(later[0]) if len(later) else -1
 
     pairs = []
     for row in waits.tolist():
