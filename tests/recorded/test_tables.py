@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 from html import escape
@@ -11,6 +12,7 @@ import pytest
 from helpers.diagnosed import diagnosed, each_diagnosed_once
 from helpers.make_run import RECORDING
 from helpers.paths import ROOT
+from helpers.present import present
 from rich.console import Console
 
 import gpuprof
@@ -43,6 +45,20 @@ def test_a_changed_diagnosis_has_its_own_findings(demo):
     assert changed.tables.findings()["id"].tolist() == [demo.findings[0].id]
     empty = replace(demo, findings=()).tables.findings()
     assert len(empty) == 0 and list(empty.columns) == list(demo.tables.findings().columns)
+
+
+def test_functions_are_those_of_the_diagnosis(demo):
+    found = diagnosed(ROOT / "scenarios" / "programs" / "clip_and_log" / "recording")
+    table, host = found.tables.functions(), present(found.host)
+    functions = host.functions
+    assert table["function"].tolist() == [one.function for one in functions]
+    assert table["expected_ns"].tolist() == [round(one.ns.expected) for one in functions]
+    assert table["step_low_ns"].tolist() == [present(one.step_ns).low for one in functions]
+    unknown = replace(functions[0], step_ns=None, gpu_waits=None, why_unknown="a reason")
+    (row,) = replace(found, host=replace(host, functions=(unknown,))).tables.functions().to_dict("records")
+    assert math.isnan(row["step_expected_ns"]) and math.isnan(row["gpu_waits"]) and row["why_unknown"] == "a reason"
+    empty = demo.tables.functions()
+    assert len(empty) == 0 and empty["line"].dtype == "int64" and list(empty) == list(table)
 
 
 def test_projections_are_those_of_project(demo):

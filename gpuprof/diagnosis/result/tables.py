@@ -136,6 +136,35 @@ class Tables:
         columns = ["id", "title", "severity", "fix", *numbers, "evidence"]
         return pd.DataFrame(rows, columns=columns).astype(numbers)  # type: ignore[arg-type]
 
+    def functions(self) -> pd.DataFrame:
+        """A row per Python function of unprofiled steps, in the order of the diagnosis: its place, its CPU time a step
+        and the step without it in ns (NaN: not known) with 80 % intervals, and the share of its time in which the GPU
+        waits. Empty if nothing was sampled."""
+        import pandas as pd
+
+        host = self.diagnosis.host
+        rows = [
+            {
+                "function": one.function,
+                "file": one.file,
+                "line": one.line,
+                "kind": one.kind,
+                "called_from": one.called_from,
+                "phase": one.phase,
+                **_range("{}_ns", one.ns, round),
+                "gpu_waits": one.gpu_waits,
+                **(_range("step_{}_ns", one.step_ns, float) if one.step_ns is not None else {}),
+                "why_unknown": one.why_unknown,
+            }
+            for one in (() if host is None else host.functions)
+        ]
+        times, steps = ([f"{of}{name}_ns" for name in _ENDS] for of in ("", "step_"))
+        numbers = {"line": "int64", **dict.fromkeys(times, "int64"), **dict.fromkeys(["gpu_waits", *steps], "float64")}
+        columns = [
+            "function", "file", "line", "kind", "called_from", "phase", *times, "gpu_waits", *steps, "why_unknown",
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=columns).astype(numbers)  # type: ignore[arg-type]
+
     def projections(self, to: Sequence[str], **options: Any) -> pd.DataFrame:
         """A row per GPU of `to`, best first: the step there in ns with its 80 % interval, work per time relative to the
         recorded GPU, what limits it, whether the batch fits (None: not known), work per hour, dollars and watts.
