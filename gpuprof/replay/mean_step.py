@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.replay.cpu_waits import cpu_waits
-from gpuprof.replay.graph import INPUT, Graph
+from gpuprof.replay.graph import INPUT, Graph, gpu_nodes
 from gpuprof.replay.loader_queue import Loader, fed_step_ns, hidden_ns
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
@@ -88,7 +88,8 @@ class MeanStep:
 
         Never less than the step in which the GPU does not wait for the CPU: its other waits do not end earlier.
         `same_input`: what it waits for while the CPU prepares a batch counts with the latter."""
-        saved = float((now.duration_ns - then.duration_ns)[now.on_gpu].sum()) / max(now.steps, 1)
+        gpu, _ = gpu_nodes(now)
+        saved = float((now.duration_ns[gpu] - then.duration_ns[gpu]).sum()) / max(now.steps, 1)
         waits = cpu_waits(self.ready(now))
         floor = waits.host_floor_ns if same_input else waits.floor_ns
         return max(self.simulated(then), floor - max(saved, 0.0))

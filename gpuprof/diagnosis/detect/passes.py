@@ -44,12 +44,27 @@ def like_before(case: Analysis, row: int, start_ns: int) -> int | None:
     """The op of a row's thread that ends before `start_ns` and begins last, if its first argument has the row's
     shape: a cast before a copy or a sort, for example."""
     ops = case.trace.ops
-    near = np.flatnonzero((ops.kind == OP) & (ops.thread == ops.thread[row]) & (ops.end_ns <= start_ns))
-    if not len(near):
+    rows, starts = _ops_in_order(case, int(ops.thread[row]))
+    at = int(np.searchsorted(starts, start_ns, side="right")) - 1
+    while at >= 0 and ops.end_ns[rows[at]] > start_ns:  # those around it
+        at -= 1
+    if at < 0:
         return None
-    last = int(near[np.argmax(ops.start_ns[near])])
+    together = rows[np.searchsorted(starts, starts[at]) : at + 1]
+    last = int(together[ops.end_ns[together] <= start_ns][0])
     first, own = (shapes_in(case, int(ops.dims[one]))[:1] for one in (last, row))
     return last if first == own else None
+
+
+def _ops_in_order(case: Analysis, thread: int) -> tuple[I64, I64]:
+    """(rows of a thread's ops in order of time, when each starts); found once for a case."""
+    known: dict[int, tuple[I64, I64]] = case.memo.setdefault("ops_in_order", {})
+    if thread not in known:
+        ops = case.trace.ops
+        rows = np.flatnonzero((ops.kind == OP) & (ops.thread == thread))
+        rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+        known[thread] = rows, ops.start_ns[rows]
+    return known[thread]
 
 
 def siblings(case: Analysis) -> tuple[I64, I64]:

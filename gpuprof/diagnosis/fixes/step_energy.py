@@ -16,7 +16,7 @@ from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import find
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.replay.graph import TRANSFER, Graph
-from gpuprof.tracefile.trace import F64, I64
+from gpuprof.tracefile.trace import F64
 from gpuprof.units import Assumed, Ratio
 
 POWERS = {
@@ -38,16 +38,14 @@ class StepEnergy:
     """Power of the waiting boards, W."""
     most_w: float
     """The boards' limit, or their measured power if that is more, W."""
-    nodes: I64
-    """Nodes of the GPU's work."""
     above_w: F64
-    """For each of them the power while it runs beyond that of waiting, W."""
+    """For each node of the graph, the power while it runs beyond that of waiting, W; 0 for CPU work."""
     steps: int
     """Recorded steps in the graph."""
 
     def work_j(self, graph: Graph) -> float:
         """Energy of a step's GPU work above that of waiting, J, in a graph with the recorded one's nodes."""
-        return _sum_of_products(self.above_w, graph.duration_ns[self.nodes]) / 1e9 / self.steps
+        return _sum_of_products(self.above_w, graph.duration_ns) / 1e9 / self.steps
 
     def joules(self, work_j: float, step_ns: float) -> float:
         """Energy of a step of this length with this work, J."""
@@ -68,12 +66,12 @@ def step_energy(case: Analysis) -> StepEnergy | None:
     above = np.zeros(len(case.trace.gpu))
     for name, power in POWERS.items():
         above[case.bound_parts[name] > 0] = power.value - calibrated.POWER_WAITING.value
-    nodes = np.flatnonzero(graph.on_gpu & (graph.resource != TRANSFER))
-    above_w = gpu.tdp_w * above[graph.gpu_row[nodes]]
-    modelled = _sum_of_products(above_w, graph.duration_ns[nodes]) / 1e9 / steps
+    working = graph.on_gpu & (graph.resource != TRANSFER)
+    above_w = np.where(working, gpu.tdp_w * above[np.maximum(graph.gpu_row, 0)], 0.0)
+    modelled = _sum_of_products(above_w, graph.duration_ns) / 1e9 / steps
     measured = (energy.power_w - waiting_w) * case.mean_ns / 1e9
     scale = measured / modelled if modelled > 0 else 0.0
-    return StepEnergy(waiting_w, max(MOST_ABOVE_LIMIT * limit_w, energy.power_w), nodes, above_w * scale, steps)
+    return StepEnergy(waiting_w, max(MOST_ABOVE_LIMIT * limit_w, energy.power_w), above_w * scale, steps)
 
 
 def _sum_of_products(a: F64, b: F64) -> float:
