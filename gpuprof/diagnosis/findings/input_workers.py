@@ -69,11 +69,11 @@ the training waits for batches.
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch
 ({ms(calibrated.FETCH_NS.low)} to {ms(calibrated.FETCH_NS.high)} ms), and the step is replayed. The step cannot become
 shorter than the input's time divided by the number of workers (each {calibrated.SLOWER_BESIDE_OTHERS.value:g} times
-slower than the training process, because they share its machine; Python's collections of all objects, where they come
-while batches are made, go with the batches), nor shorter than the CPU time of the batches and of
-the training divided by the CPU cores. No more workers are advised than there are cores. Where workers are already used
-and their throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed
-down if there are more workers than CPU cores; at worst the training process's own CPU time grows by
+slower than the training process, because they share its machine), nor shorter than the CPU time of the batches and of
+the training divided by the CPU cores. Where Python collects all its objects while it makes batches, that is the
+workers' time as well. No more workers are advised than there are cores. Where workers are already used and their
+throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed down if
+there are more workers than CPU cores; at worst the training process's own CPU time grows by
 {more(calibrated.CROWDED.value)} %. Waits that throughput does not explain, as at the start of an epoch, stay. Without a
 run the cost of the input is estimated from what the workers deliver: one batch per worker and step. Each tensor takes
 {us(calibrated.HANDED_OVER_NS.value)} µs ({us(calibrated.HANDED_OVER_NS.low)} to {us(calibrated.HANDED_OVER_NS.high)},

@@ -80,8 +80,8 @@ def recurring(
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """Events that come again and again, at no fixed distance."""
+class FullCollections:
+    """Collections of all objects, which come again and again at no fixed distance."""
 
     every: int
     """Steps from one to the next, on average."""
@@ -93,7 +93,7 @@ class Repeated:
     """Share of that time in which the training waited for a batch."""
 
 
-def full_collections(folder: RunFolder) -> Repeated | None:
+def full_collections(folder: RunFolder) -> FullCollections | None:
     """Python's collections of all its objects in the unprofiled steps; None if they are rare, short, or in every step.
 
     They come whenever enough objects have been made, so that ten steps may have none.
@@ -111,7 +111,7 @@ def full_collections(folder: RunFolder) -> Repeated | None:
         return None
     waited = steps.data_ns[timed.rows].clip(0).astype(np.float64)
     in_waits = np.minimum(cost, (waited - np.median(waited)).clip(0))[long]
-    return Repeated(every, cost[long], noticed_ns, float(in_waits.sum() / cost[long].sum()))
+    return FullCollections(every, cost[long], noticed_ns, float(in_waits.sum() / cost[long].sum()))
 
 
 def worker_starts(folder: RunFolder) -> Recurring | None:

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.mean_step.baseline import FEWEST_PERIODIC, RareStep, dura
 from gpuprof.diagnosis.mean_step.budget import LEAST_CAUSE_SHARE, FreeStretch
 from gpuprof.diagnosis.mean_step.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.mean_step.new_shapes import NewShapes, first_seen, new_shapes
-from gpuprof.diagnosis.mean_step.recurring import Recurring, Repeated, full_collections, recurring, worker_starts
+from gpuprof.diagnosis.mean_step.recurring import FullCollections, Recurring, full_collections, recurring, worker_starts
 from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
 from gpuprof.record.base.quantiles import Z80
 from gpuprof.record.steps.free_run_length import AFTERMATH_NS
@@ -72,7 +72,7 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
     measured |= {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS}
     starts = worker_starts(folder)
     often = recurring(folder, rows, work, starts)
-    again: dict[str, Recurring | Repeated] = {**often}
+    again: dict[str, Recurring | FullCollections] = {**often}
     collections = full_collections(folder)
     if collections is not None:
         full = measured["garbage_collection"] > collections.noticed_ns
