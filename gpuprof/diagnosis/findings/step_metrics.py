@@ -183,7 +183,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(
-        "metrics of large tensors in each step",
+        "metrics in each step",
         "no gradient needs them, they are only read for a log",
         stage="discarded",
     ),
