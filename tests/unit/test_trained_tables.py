@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.case import case_of, only, run_of
+from helpers.case import case_of, only, run_of, with_facts
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.gpu import trained_tables
@@ -21,8 +22,13 @@ ADAPTERS = MODEL["lora"]["parameters"]
 TABLE = MODEL["vocabulary"] * MODEL["hidden_size"]
 
 
+@cache
+def once() -> Analysis:
+    return case_of(RECORDING, ms=105)
+
+
 def recorded(**facts: object) -> Analysis:
-    return case_of(RECORDING, ms=105, run=replace(run_of(), model=MODEL | facts))
+    return with_facts(once(), run=replace(run_of(), model=MODEL | facts))
 
 
 def launched_by(case: Analysis, name: str, rows: tuple[int, ...] = ()) -> Mask:
