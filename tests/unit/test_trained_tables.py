@@ -76,7 +76,7 @@ def test_other_trained_weights_are_no_tables(facts: dict[str, object]) -> None:
     assert trained_tables.find_trained_tables(recorded(**facts)) is None
 
 
-def test_products_that_make_up_a_table() -> None:
+def test_multiplications_that_make_up_a_table() -> None:
     whole, rows = [(0, 32000, 512), (1, 512, 32000)], 32000
     assert trained_tables._gradients(whole, rows) == [0]
     layers = [(at, 4000, 1024) for at in range(8)]

@@ -58,8 +58,8 @@ one back. DoRA:
 such a pair on a unit matrix, the ops after it on tensors of the weight's sizes alone, and the scaling behind the
 adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which layers have adapters is read from the
 model's configuration; fewer are proposed only where those that would go take {percent(LEAST_LEFT_OUT)} % of the step's
-work, on the CPU or on the GPU. Whole embeddings: besides adapters, about as many weights are trained as one
-or two tables of the size of the vocabulary have, and they are most of all that are trained. Needs recorded shapes.
+work, on the CPU or on the GPU. Whole embeddings: the number of trained weights that belong to no adapter
+is that of one or two tables of the vocabulary, and most weights that are trained are among them. Needs recorded shapes.
 """,
     gain=f"""
 The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries

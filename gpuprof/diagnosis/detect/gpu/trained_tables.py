@@ -74,7 +74,7 @@ def _left(case: Analysis, table: tuple[int, int]) -> F64:
     launched = np.where(graph.on_gpu, launched, -1)
     dense = np.flatnonzero(case.ops_named(_DENSE.__eq__)).tolist()
     within = case.ops_within(case.ops_at(row for row in dense if _last(case, row) == table[1]))
-    left, products = np.ones(len(ops) + 1), list[tuple[int, int, int]]()
+    left, matmuls = np.ones(len(ops) + 1), list[tuple[int, int, int]]()
     for row in np.unique(launched[launched >= 0]).tolist():
         name, ahead = trace.text(int(ops.name[row])) or "", case.timeline.host.op[row] in (FORWARD, RECOMPUTE)
         dims = trace.text(int(ops.dims[row]))
@@ -82,13 +82,13 @@ def _left(case: Analysis, table: tuple[int, int]) -> F64:
         if is_matmul(name):
             sides = _sides(name, dims, trace.text(int(ops.types[row])), table[1])
             if sides is not None and (sides[0] == table[0] or not ahead):
-                products.append((row, *sides))
+                matmuls.append((row, *sides))
         elif within[row]:
             left[row] = 0.0
         elif not ahead and first:
             whole = sum(map(math.prod, first))
             left[row] = 1.0 - sum(math.prod(shape) for shape in first if shape == table) / max(whole, 1)
-    left[_gradients(products, table[0])] = 0.0
+    left[_gradients(matmuls, table[0])] = 0.0
     return np.where(launched >= 0, left[launched], 1.0)
 
 
@@ -107,17 +107,17 @@ def _sides(name: str, dims: str | None, types: str | None, width: int) -> tuple[
     return int(found.m if found.n == width else found.n), int(found.k)
 
 
-def _gradients(products: list[tuple[int, int, int]], rows: int) -> list[int]:
+def _gradients(matmuls: list[tuple[int, int, int]], rows: int) -> list[int]:
     """Those of (op, other side, length of the sums) whose results are a table's gradient: all rows at once, or parts
     that make up all rows.
 
-    A part of the output layer has two products with the same three sizes, the gradient of its weights and that of its
+    A part of the output layer has two multiplications with the same three sizes, the gradient of its weights and that of its
     inputs; only the sides of the former add up to the vocabulary.
     """
-    sizes = {(side, inner) for _, side, inner in products}
+    sizes = {(side, inner) for _, side, inner in matmuls}
     parts = defaultdict[int, list[tuple[int, int]]](list)
-    found = [op for op, side, inner in products if side == rows and inner != rows]
-    for op, side, inner in products:
+    found = [op for op, side, inner in matmuls if side == rows and inner != rows]
+    for op, side, inner in matmuls:
         if side < rows and (inner, side) in sizes:
             parts[inner].append((op, side))
     for each in parts.values():
