@@ -111,8 +111,8 @@ def _gradients(matmuls: list[tuple[int, int, int]], rows: int) -> list[int]:
     """Those of (op, other side, length of the sums) whose results are a table's gradient: all rows at once, or parts
     that make up all rows.
 
-    A part of the output layer has two multiplications with the same three sizes, the gradient of its weights and that of
-    its inputs; only the sides of the former add up to the vocabulary.
+    A part of the output layer has two multiplications with the same three sizes, the gradient of its weights and that
+    of its inputs; only the sides of the former add up to the vocabulary.
     """
     sizes = {(side, inner) for _, side, inner in matmuls}
     parts = defaultdict[int, list[tuple[int, int]]](list)
