@@ -47,9 +47,9 @@ whose optimizers hold other tensors.
 
 The trace shows it, too, and for models that are not the trained one: where each step clears gradients with
 `set_to_none=True`, and as many of them are new in a step as its only optimizer has tensors, all others are added to
-gradients of earlier steps, which nothing clears. They must come before the new ones, have other shapes, or be as many
-as the recorder has counted: otherwise they may be added to gradients of the same step. An op computes such a gradient
-if the next weight of its shape that gets a gradient is one of them.
+gradients of earlier steps, which nothing clears. Half of them must come before the new ones or have other shapes, or
+they must be as many as the recorder has counted: else they may be added to gradients of the same step. An op computes
+such a gradient if the next weight of its shape that gets a gradient is one of them.
 """,
     gain=f"""
 The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's order),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from gpuprof.calibration import recompute as calibrated
 from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.repeated.gradient_sums import BackwardPass, Shape, backward_passes
+from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
@@ -31,8 +32,14 @@ if TYPE_CHECKING:
 WEIGHTS_SHARE: Assumed[Share] = 0.5
 """Share of the backward pass's time that gradients of weights take in layers of matrix multiplications; the other half
 are gradients of their inputs."""
+CLEAR_SHARE: Assumed[Share] = 0.5
+"""Smallest share of the gradients in no optimizer that cannot belong to a weight that has got one in the same step; the
+others share their shape with such a weight."""
 _MOST_NAMES: Convention[Names] = 3
 _MATMUL, _CONVOLUTION, _LOOKUP = "aten::mm", "aten::convolution_backward", "aten::embedding_dense_backward"
+_KINDS = (_MATMUL, _CONVOLUTION, _LOOKUP)
+"""Ops that compute gradients of weights."""
+_SUM = ACCUMULATE.removeprefix(AUTOGRAD_ENGINE)
 _VIEWS = re.compile(r"(ToCopy|T|View|UnsafeView|Reshape|Transpose|Permute|Expand|Unsqueeze|Squeeze|Alias)Backward\d*$")
 """Nodes of autograd between the one that computes a weight's gradient and the sum into it."""
 _CAST = re.compile(r"ToCopyBackward\d*$")
@@ -173,20 +180,22 @@ def _passes_of_steps(case: Analysis) -> list[list[BackwardPass]] | None:
 
 
 def _idle_sums(case: Analysis, passes: list[BackwardPass]) -> list[bool] | None:
-    """Per gradient of each pass of a step, whether no optimizer uses it. None if that is not certain: what is added to
-    a gradient may be added to one made earlier in the step, if that has the same shape, or an unknown one (torch may
-    record no shape for a new gradient)."""
+    """Per gradient of each pass of a step, whether no optimizer uses it. None if that is not certain, for most of those
+    that may be: what is added to a gradient may be added to one made earlier in the step, if that has the same shape,
+    or an unknown one (torch may record no shape for a new gradient)."""
     (first, *others), tensors = passes, int(_optimizer(case).get("tensors") or 0)
     added = [shape for shape, fresh in zip(first.shapes, first.fresh, strict=True) if not fresh]
     if None in added or not tensors or sum(first.fresh) != tensors:
         return None
-    certain = bool(_names(case, len(first.fresh) - tensors))
     made: set[Shape | None] = set()
+    clear = 0
     for shape, fresh in zip(first.shapes, first.fresh, strict=True):
         if fresh:
             made.add(shape)
-        elif not certain and (shape in made or None in made):
-            return None
+        else:
+            clear += not ({shape, None} & made)
+    if clear < CLEAR_SHARE * len(added) and not _names(case, len(added)):
+        return None
     if not all(_are_alike(first.shapes, one.shapes) for one in others):
         return None
     return [not fresh for fresh in first.fresh]
@@ -204,7 +213,7 @@ def _collect(case: Analysis, one: BackwardPass, idle: list[bool], found: _Found)
     ops, strings = case.trace.ops, case.trace.strings
     names = [strings[int(name)].removeprefix(AUTOGRAD_ENGINE) for name in ops.name[one.rows].tolist()]
     thread = int(ops.thread[one.rows[0]])
-    makers = _makers(case, one, idle)
+    makers = _makers(case, one, idle, names)
     single = {row for row, of_input in makers if not of_input}
     found.whole += sorted(single)
     found.shared += [row for row, of_input in makers if of_input]
@@ -243,8 +252,7 @@ def _ends_a_branch(case: Analysis, one: BackwardPass, place: int, names: list[st
     """Whether the layer of the sum at a place computes no gradient of its input: no layer before it needs one."""
     ops, row = case.trace.ops, int(one.rows[_maker_of(names, place)])
     inside = (ops.thread == ops.thread[row]) & (ops.start_ns >= ops.start_ns[row]) & (ops.end_ns <= ops.end_ns[row])
-    kinds = (_MATMUL, _CONVOLUTION, _LOOKUP)
-    rows = np.flatnonzero(inside & case.ops_named(lambda name: name in kinds)).tolist()
+    rows = np.flatnonzero(inside & case.ops_named(lambda name: name in _KINDS)).tolist()
     return bool(rows) and all(at in single for at in rows)
 
 
@@ -279,22 +287,53 @@ def _kernels_for_weight(case: Analysis, row: int) -> tuple[I64, I64]:
     return nodes[min(of_input[-1] + 2, of_weight[0]) :], nodes
 
 
-def _makers(case: Analysis, one: BackwardPass, idle: list[bool]) -> list[tuple[int, bool]]:
+def _makers(case: Analysis, one: BackwardPass, idle: list[bool], names: list[str]) -> list[tuple[int, bool]]:
     """Rows of the ops that compute the idle gradients, and whether each computes a gradient of an input, too. An op
-    computes the gradient of the weight of its shape that is summed next; one of an unknown shape may be that."""
-    ops, start, end = case.trace.ops, *_span(case, one)
-    sums = [
-        (int(ops.start_ns[one.rows[place]]), shape, gone)
-        for place, shape, gone in zip(one.sums.tolist(), one.shapes, idle, strict=True)
-    ]
+    computes the gradient of the weight of its shape that is summed next. Where torch has recorded no shape of a sum,
+    those count that the ops of its own layer can have made."""
+    start = case.trace.ops.start_ns
+    ops = _gradient_ops(case, one)
+    nodes = np.searchsorted(start[one.rows], [start[row] for row, _ in ops], side="right") - 1
+    layers = [_sums_after(names, int(node)) for node in nodes.tolist()]
+    shapes = {place: {shape} for place, shape in zip(one.sums.tolist(), one.shapes, strict=True)}
+    for (_, made), layer in zip(ops, layers, strict=True):
+        for place in layer:
+            if None in shapes[place]:
+                shapes[place] = shapes[place] | made
+    gone, found = dict(zip(one.sums.tolist(), idle, strict=True)), []
+    for (row, made), node in zip(ops, nodes.tolist(), strict=True):
+        places = (place for place in one.sums[np.searchsorted(one.sums, node) :].tolist() if shapes[place] & made)
+        at = next(places, None)
+        if at is not None and gone[at]:
+            found.append((row, _makes_input_gradient(case, row)))
+    return found
+
+
+def _sums_after(names: list[str], node: int) -> list[int]:
+    """Places of the sums into gradients that follow a node of autograd, with nothing but views and casts between."""
+    at, found = node + 1, []
+    while at < len(names) and (_VIEWS.match(names[at]) or names[at] == _SUM):
+        if names[at] == _SUM:
+            found.append(at)
+        at += 1
+    return found
+
+
+def _gradient_ops(case: Analysis, one: BackwardPass) -> list[tuple[int, set[Shape | None]]]:
+    """Rows of the ops in a pass that may compute a weight's gradient, and the shapes that the weight can have. That of
+    a lookup's table is not recorded: of all shapes of this width that are summed."""
+    ops, (start, end) = case.trace.ops, _span(case, one)
     near = (ops.thread == ops.thread[one.rows[0]]) & (ops.start_ns >= start) & (ops.end_ns <= end)
-    found = []
-    for kind in (_MATMUL, _CONVOLUTION, _LOOKUP):
-        for row in np.flatnonzero(near & case.ops_named(lambda name, kind=kind: name == kind)).tolist():
-            fits = _shape_of_weight(case, row, kind)
-            later = (gone for at, shape, gone in sums if at > ops.start_ns[row] and (shape is None or fits(shape)))
-            if next(later, False):
-                found.append((row, kind == _CONVOLUTION and _makes_input_gradient(case, row)))
+    found: list[tuple[int, set[Shape | None]]] = []
+    for row in np.flatnonzero(near & case.ops_named(lambda name: name in _KINDS)).tolist():
+        first, second, third = [*shapes_in(case, int(ops.dims[row])), None, None, None][:3]
+        kind = case.trace.strings[int(ops.name[row])]
+        if kind == _CONVOLUTION and third:
+            found.append((row, {third}))
+        elif kind == _LOOKUP and first:
+            found.append((row, {each for each in one.shapes if each and len(each) == 2 and each[1] == first[-1]}))
+        elif kind == _MATMUL and first and second and len(first) == len(second) == 2:
+            found.append((row, {(first[0], second[1]), (second[1], first[0])}))
     return found
 
 
@@ -303,19 +342,11 @@ def _span(case: Analysis, one: BackwardPass) -> tuple[int, int]:
     return int(ops.start_ns[one.rows[0]]), int(ops.end_ns[one.rows].max())
 
 
-def _shape_of_weight(case: Analysis, row: int, kind: str) -> Callable[[Shape], bool]:
-    """A test whether a shape can be that of the weight whose gradient an op computes."""
-    first, second, third = [*shapes_in(case, int(case.trace.ops.dims[row])), None, None, None][:3]
-    if kind == _CONVOLUTION:
-        return lambda shape: shape == third
-    if kind == _LOOKUP:
-        return lambda shape: len(shape) == 2 and bool(first) and shape[1] == first[-1]
-    made = (first[0], second[1]) if first and second and len(first) == len(second) == 2 else None
-    return lambda shape: made is not None and shape in (made, made[::-1])
-
-
 def _makes_input_gradient(case: Analysis, row: int) -> bool:
-    """Whether a convolution's backward pass computes a gradient of its input; also where its kernels do not say."""
+    """Whether it is a convolution's backward pass that computes a gradient of its input, too, or whose kernels do not
+    say so."""
+    if case.trace.strings[int(case.trace.ops.name[row])] != _CONVOLUTION:
+        return False
     nodes = case.nodes_within(case.ops_at([row])) & case.graph.on_gpu
     names = [case.trace.strings[int(case.trace.gpu.name[at])] for at in case.graph.gpu_row[nodes].tolist()]
     return any(map(_OF_INPUT.search, names)) or not any(map(_OF_WEIGHT.search, names))
