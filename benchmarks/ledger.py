@@ -13,9 +13,10 @@ measured, whether its finding is the first or among the advice shown, and whethe
 the measured one.
 
 `--truth`: of each program whose author wrote down what it wastes (`largest` and `where` in scenario.json) before
-gpuprof saw it: the first line that has a word of it (items above reach, and what some steps add to the mean step, by
-size), and whether the interval of the gain holds what taking it out by hand measured. The interval is that of the
-finding where a finding is the advice, else that of the line, as wide as measured gains scatter around replayed ones.
+gpuprof saw it: the first line that has a word of it (items above reach by size, after what some steps add to the mean
+step if that is more than any item), and whether the interval of the gain holds what taking it out by hand measured. The
+interval is that of the finding where a finding is the advice, else that of the line, as wide as measured gains scatter
+around replayed ones.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from benchmarks.accuracy import ROOT
 from gpuprof import diagnose
 from gpuprof.diagnosis.reach.ledger import explained, gain_without
 from gpuprof.diagnosis.result.diagnosis import Diagnosis
-from gpuprof.report.words.above_words import MOST_SHOWN, place_and_cause
+from gpuprof.report.words.above_words import MOST_SHOWN, text
+from gpuprof.report.words.rare_words import rare
 from scenarios import catalogue
 
 MS = 1e6
@@ -199,10 +201,10 @@ TEXT = """# How well the ledger names what a program wastes
 
 Written by `python -m benchmarks.ledger --truth --page`. Each program was written to waste something, and its author
 wrote down what, with words that a line has to have, before gpuprof saw it (`largest` and `where` in its
-`scenario.json`). The lines are the items above [reach](diagnosis.md#what-the-step-should-cost) and what some steps
-add to the mean step, by size. The gain is that of the fix by hand, turn by turn in fresh processes without a
-profiler; the interval is that of the fix where it is advised, else that of the line. All programs are of the role
-`test`; rules were improved after most of them had been seen.
+`scenario.json`). The lines are the items above [reach](diagnosis.md#what-the-step-should-cost) by size, as a report
+has them; what only some steps do comes first if it costs the mean step more than any item. The gain is that of the fix
+by hand, turn by turn in fresh processes without a profiler; the interval is that of the fix where it is advised, else
+that of the line. All programs are of the role `test`; rules were improved after most of them had been seen.
 
 {sums}.
 
@@ -230,12 +232,11 @@ class _Line:
 
 
 def _lines(diagnosis: Diagnosis) -> list[_Line]:
-    """What is said to make a step longer, by size: items above reach, and what some steps add to the mean step."""
+    """What is said to make a step longer, as the report says it: what some steps add to the mean step, if that is more
+    than any item, and the items above reach, by size."""
     found = diagnosis.above_reach
-    said = [_Line(item.ns, place_and_cause(item)) for item in (found.largest if found is not None else ())]
-    excess = diagnosis.budget.excess if diagnosis.budget is not None else ()
-    said += [_Line(one.mean_ns, f"in some steps: {one.cause.replace('_', ' ')}") for one in excess if one.mean_ns]
-    return sorted(said, key=lambda line: -line.ns)
+    items = found.largest if found is not None else ()
+    return [_Line(one.ns, text(one)) for one in (*rare(diagnosis), *items)]
 
 
 def _plain(text: str) -> str:

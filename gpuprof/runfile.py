@@ -55,7 +55,8 @@ intervals{save, evaluation, logging (steps from one to the next)}|null, and what
 loader{}. program{trainer{class, module,
 bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer: names of all fields, values of a
 few harmless ones), autocast (bfloat16 …, off)|null, switches[str] (of torch that are on: anomaly, deterministic,
-cudnn_benchmark, cudnn_deterministic), flags[{names[], kind}] (that the program declared; never their values),
+cudnn_benchmark, cudnn_deterministic; no_flash_sdp, no_mem_efficient_sdp, no_cudnn_sdp: attention kernels switched off),
+flags[{names[], kind}] (that the program declared; never their values),
 warnings[{source, text, count}] (about slow paths; secrets masked), reference[{class, function, modules}]
 (modules that use a function named by such a warning)}|null. compiler (what torch.compile did){counters,
 functions[{id, function, file, line, resumed_at|null (line of the graph break after which it resumes), versions, ops,

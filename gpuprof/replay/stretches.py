@@ -32,6 +32,11 @@ class Stretches:
         ends = events.end_ns[first if last is None else last]
         return cls(events.thread[first].astype(np.int64), events.start_ns[first], ends)
 
+    def and_also(self, more: Self) -> Self:
+        """These stretches, then those."""
+        pairs = ((self.thread, more.thread), (self.start_ns, more.start_ns), (self.end_ns, more.end_ns))
+        return type(self)(*(np.append(one, other) for one, other in pairs))
+
     def some(self, which: I64 | Mask) -> Self:
         """The stretches with these indices, or of this mask."""
         return type(self)(self.thread[which], self.start_ns[which], self.end_ns[which])

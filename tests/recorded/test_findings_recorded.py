@@ -126,6 +126,13 @@ def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: st
     assert ("enable_cudnn_sdp(False)" in str(found.fix)) == ("cuDNN" in found.title) == turns_it_off
 
 
+@pytest.mark.parametrize(("name", "where"), [("accelerate_bert", "call"), ("small_batch", "assignment")])
+def test_a_larger_batch_is_set_in_the_loader_only_where_there_is_one(name, where):
+    recording = ROOT / "scenarios" / name / "recording"
+    batch = larger_batch.of_factor(case_of(recording, run=gpuprof.diagnose(recording).run), 2)
+    assert batch.fix.settings[0].surface == where
+
+
 def test_double_batch_of_a_compute_bound_recording():
     case = recorded("h200/dense8b_lora_compute")
     step = case.step_of(batch_scaling.scaled_batch(case, 2)(case.graph)) / 1e6

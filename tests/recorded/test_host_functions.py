@@ -161,7 +161,7 @@ def test_a_line_without_samples_is_said_to_be_another(sampled: Sampled):
     assert at[1].startswith("this line: "), "the list gives the whole function's time at its most sampled line"
     of_function = at[1].replace("this line", "the function")
     assert near == ("No sample at line 13; the sampled function that begins before it:", at[0], of_function, *at[2:])
-    with pytest.raises(GpuprofError, match=r"train\.py:9999 is in none of the .* nor before a line that is"):
+    with pytest.raises(GpuprofError, match=r"train\.py:9999 is in none of the .* nor in a sampled function"):
         explanation("train.py:9999", (), lambda: ("run", diagnosis))
 
 

@@ -20,6 +20,7 @@ from gpuprof.diagnosis.detect.attention.cast_up import (
     half_attention_ns,
     single_precision,
 )
+from gpuprof.diagnosis.detect.attention.kernels_off import computed_wide
 from gpuprof.diagnosis.detect.compiled.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -177,9 +178,10 @@ ABSENT = Absent("16-bit autocast", _absent)
 
 
 def _matmuls(case: Analysis, roof: Roofline) -> Mask:
-    """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
+    """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not, except those that
+    torch's own attention casts up."""
     typed = case.nodes_of_gpu(typed_fp32(case, roof)) & case.graph.on_gpu & model_phases(case.graph)
-    return single_precision(case, roof, "gemm", "grouped_gemm") | typed
+    return (single_precision(case, roof, "gemm", "grouped_gemm") | typed) & ~computed_wide(case)
 
 
 def _work(case: Analysis, roof: Roofline, level: int) -> tuple[F64, F64]:

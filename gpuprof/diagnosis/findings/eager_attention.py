@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.formulas.attention import Shape, backward_flops, forward_flops
+from gpuprof.diagnosis.detect.attention.kernels_off import WIDEST_HEAD, WIDTH_STEP, calls_to_remove, switched_off
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -23,14 +24,14 @@ from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_mo
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.result.fix import Code, Fix, call
+from gpuprof.diagnosis.result.fix import Code, Fix, call, without_call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.memory import memory_changes as changes
 from gpuprof.projection.memory.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.trace import I64, NO_TEXT, OP
+from gpuprof.tracefile.trace import I64, NO_TEXT, OP, Mask
 from gpuprof.units import Assumed, Launches, Ops, Tokens
 
 if TYPE_CHECKING:
@@ -67,6 +68,12 @@ kernel (FlashAttention, cuDNN, torch's `scaled_dot_product_attention`) keeps the
 A softmax over [batch, heads, queries, keys] with at least {LEAST_QUERIES} queries, between a batched matrix
 multiplication that computes those scores and one that consumes them, and not inside torch's own attention op. Not
 detected if shapes were not recorded.
+
+Or torch's own attention op that computes its scores like this although a fused kernel takes its inputs: four
+dimensions, no mask, heads up to {WIDEST_HEAD} wide in multiples of {WIDTH_STEP} with the width innermost, in bf16 or
+fp16, or in fp32 with as many heads of keys as of queries. Then the program has switched the fused kernels off
+(`enable_flash_sdp(False)` and the like, or `sdpa_kernel(SDPBackend.MATH)`). Programs with second derivatives of
+attention need that, and are left alone.
 """,
     gain=f"""
 The kernels between the two matrix multiplications, and their backward, are replaced by fused ones. Their time is that
@@ -79,7 +86,10 @@ the result, whichever is longer. Their CPU time becomes that of {FUSED_LAUNCHES[
     wrong="""
 A mask that is not causal (padding within the batch) is passed on as a tensor, and the kernel does twice the work.
 Models that add something to the scores that the fused kernel does not support (sinks, soft caps) need FlexAttention
-or their own kernel.
+or their own kernel. torch's own attention op also computes all scores where no fused kernel takes its inputs: a mask
+that needs a gradient, heads wider than 256, fewer heads of keys than of queries in fp32, inputs whose innermost
+dimension is not the width of a head. That is not this finding: bf16 inputs, repeated keys and values, or a contiguous
+copy come first there.
 """,
 )
 
@@ -98,6 +108,8 @@ class Attentions:
     """Whether scores go through tanh."""
     masked: bool
     """Whether something is added to the scores, or overwrites them, before the softmax."""
+    off: int = 0
+    """How many of them, the last ones, are calls of torch's own attention whose fused kernels are switched off."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
@@ -128,15 +140,18 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f"{largest.queries:,.0f} × {largest.keys:,.0f} for "
         f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): "
         f"{duration(gpu_ns)} of GPU time {case.unit.a}"
+        + (f"; {found.off / case.steps:,.0f} of them with torch's fused kernels switched off" if found.off else "")
     )
+    only_off = found.off == count
     yield Proposal(
-        title="fused attention instead of eager",
+        title="fused attention switched on" if only_off else "fused attention instead of eager",
         evidence=spans(case, text, inside & graph.on_gpu),
         fix=_fix(case, found),
         change=change(1),
         best=change(0),
         worst=change(2),
         claims=("attention",),
+        item=_SWITCHED_OFF if only_off else None,
     )
 
 
@@ -162,7 +177,22 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
+_SWITCHED_OFF = (
+    "scaled_dot_product_attention as matrix multiplications and a softmax",
+    "the program switches fused attention off, and all scores are written to memory",
+)
+
+
 def _fix(case: Analysis, found: Attentions) -> Fix:
+    if not found.off:
+        return _implementation(case, found)
+    names = calls_to_remove(case)
+    lines = ", ".join(f"{name}(False)" for name in names)
+    removed = without_call(f"remove {lines}\nor a sdpa_kernel(SDPBackend.MATH) around the model", *names)
+    return removed if found.off == len(found.stretches) else removed + "\n" + _implementation(case, found)
+
+
+def _implementation(case: Analysis, found: Attentions) -> Fix:
     if not case.trains_on_tokens:
         own = call(SDPA, *map(Code, "qkv")) + ", as diffusers' and timm's own attention does"
         loaded = ";\nof transformers: " + call("from_pretrained", ..., attn_implementation="sdpa").otherwise()
@@ -207,17 +237,41 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
 
 
 def find_attentions(case: Analysis) -> Attentions | None:
-    """Softmaxes over scores with the matmuls before and after; None if there are none."""
-    trace, timeline = case.trace, case.timeline
-    ops, (low, high) = trace.ops, timeline.window
+    """Softmaxes over scores with the matmuls before and after, and torch's own attention whose fused kernels are
+    switched off; None if there are none."""
+    timeline, ops = case.timeline, case.trace.ops
+    low, high = timeline.window
     ahead = np.isin(timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
     ahead &= (ops.start_ns >= low) & (ops.start_ns < high)
     if not (case.ops_named(SOFTMAX.__contains__) & ahead).any():
         return None
+    found = _op_by_op(case, ahead)
+    off = [one for one in switched_off(case, ahead) if one[1].queries >= LEAST_QUERIES]
+    if not off:
+        return found
+    rows, kinds, sizes = zip(*off, strict=True)
+    at, size = np.array(rows), np.array(sizes, np.int64)
+    stretches = Stretches.of(ops, at)
+    masked = bool((case.ops_within(case.ops_at(rows)) & case.ops_named(MASKING.__contains__)).any())
+    if found is None:
+        return Attentions(stretches, kinds, size, False, False, masked, len(off))
+    return replace(
+        found,
+        stretches=found.stretches.and_also(stretches),
+        shapes=found.shapes + kinds,
+        size=np.append(found.size, size),
+        masked=found.masked or masked,
+        off=len(off),
+    )
+
+
+def _op_by_op(case: Analysis, ahead: Mask) -> Attentions | None:
+    """Softmaxes over scores among these ops, outside torch's own attention."""
+    ops = case.trace.ops
     rows = np.flatnonzero(ahead)
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
-    # The fallback of torch's own attention is not the model's choice: another kernel would be refused for the same
-    # reason.
+    # The fallback of torch's own attention is not the model's choice, unless fused kernels are switched off: another
+    # kernel would be refused for the same reason.
     fallback = case.ops_within(case.ops_named(lambda name: name.startswith("aten::scaled_dot_product_attention")))
     softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
     matmuls = np.flatnonzero(case.ops_named(MATMULS.__contains__)[rows])
@@ -320,5 +374,5 @@ FINDING = Declaration(
     memory=MemoryRemedy(("fused_attention",), less_memory),
     ledger=LedgerItem("attention as matrix multiplications and a softmax"),
     synonyms=("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
-    titles=("fused_attention_instead_of_eager",),
+    titles=("fused_attention_instead_of_eager", "fused_attention_switched_on"),
 )

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.detect.batches.longest_samples import longer_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.result.fix import Code, arguments, as_fix, call
+from gpuprof.diagnosis.result.fix import Code, Fix, arguments, as_fix, assigned, call
 from gpuprof.diagnosis.sentences import GIB, duration
 from gpuprof.projection.changes.batch import (
     communication_at_worst,
@@ -144,7 +144,7 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
         title=f"batch {samples} → {samples * chosen:g}" if samples else f"batch × {chosen:g}",
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
-            call("DataLoader", ..., batch_size=Code(size)) + room,
+            _loading(case, size) + room,
             setting,
             trl=setting + "\nor, with short samples: " + arguments("SFTConfig", {"packing": True}).otherwise()
             if case.trains_on_tokens
@@ -159,6 +159,13 @@ def _larger(case: Analysis, chosen: float, step_ns: float) -> Proposal:
         odds=1.0 if largest_factor(case) is not None else calibrated.ROOM_ODDS.value,
         changes=f"{chosen:g} times the samples in an optimizer step",
     )
+
+
+def _loading(case: Analysis, size: str) -> Fix:
+    """Where the samples of a batch come from: a DataLoader, unless a run recorded none."""
+    if case.run is not None and case.run.loader is None:
+        return assigned("batch_size", Code(size)) + "  # where the program makes its batches: it uses no DataLoader"
+    return call("DataLoader", ..., batch_size=Code(size))
 
 
 def _absent(case: Analysis) -> str | None:

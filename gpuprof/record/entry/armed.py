@@ -260,8 +260,6 @@ class Armed:
             return
         self._session, self._recording = session, request
         session.add_note(f"recorded on demand: the job had taken {self._step:,} steps when the recording began")
-        if self._recorded:
-            session.add_note("this process was recorded before: its unprofiled steps may be slower than without that")
         self._recorded.append([self._step + 1, -1])
         if self._announce is not None:
             self._announce(session)

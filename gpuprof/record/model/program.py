@@ -69,13 +69,18 @@ class ProgramRecorder:
 
 def switches_on() -> list[str]:
     """The switches of torch that are on and change how fast a step is: anomaly, deterministic, cudnn_benchmark,
-    cudnn_deterministic."""
+    cudnn_deterministic, and no_flash_sdp, no_mem_efficient_sdp, no_cudnn_sdp for kernels of attention that are switched
+    off."""
     torch = sys.modules["torch"]
+    cuda = torch.backends.cuda
     on = {
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "no_flash_sdp": not cuda.flash_sdp_enabled(),
+        "no_mem_efficient_sdp": not cuda.mem_efficient_sdp_enabled(),
+        "no_cudnn_sdp": hasattr(cuda, "cudnn_sdp_enabled") and not cuda.cudnn_sdp_enabled(),
     }
     return [name for name, is_on in on.items() if is_on]
 

@@ -98,8 +98,8 @@ class Session(NotedSteps):
         if self._sampling is not None:
             self._sampling.leave()
         self._attached.forked()
-        if self._windows.recorded:
-            forks.in_child(recording=self._windows.open is not None)
+        if self._windows.any_recorded and self._windows.open is not None:
+            forks.stop_recording()
 
     # -- what happens in the training
 
@@ -347,6 +347,8 @@ class Session(NotedSteps):
         that."""
         self._devices = devices_in_use()
         self._training.describe(self._journal)
+        if self._windows.recorded_before:
+            self._journal.note("this process was recorded before: its unprofiled steps may be slower than without that")
         self._clock.know(uses_gpu=bool(self._devices))
         if self.options["memory"]:
             observer.watch(self.folder)

@@ -40,7 +40,10 @@ Stage = tuple[str, int]
 
 
 class Windows:
-    """The windows of one process; at most one is open. shapes: whether to record tensor shapes."""
+    """The windows of one session; at most one is open. shapes: whether to record tensor shapes."""
+
+    any_recorded = False
+    """Whether a profiler of ours has run in this process, for this session or an earlier one."""
 
     def __init__(
         self, folder: Path, rank: int, clock: StepClock, journal: Journal, attached: Attached, shapes: bool
@@ -48,8 +51,7 @@ class Windows:
         self._folder, self._rank, self._clock, self._journal = folder, rank, clock, journal
         self._attached, self._shapes = attached, shapes
         self.open: Window | Capture | None = None
-        self.recorded = False
-        """Whether a profiler of ours has run in this process."""
+        self.recorded_before = Windows.any_recorded
         self.enough = EnoughSteps()
         self._waited = 0
         self.asked_to_close: threading.Event | None = None
@@ -84,7 +86,7 @@ class Windows:
             shapes = name == "trace" and self._has_room_for_shapes()
             self.open = Window(self._folder, self._rank, name, first, warm_up, steps, ranges, shapes=shapes)
             forks.prepare()
-            self.recorded = True
+            Windows.any_recorded = True
             ranges.record(True)
             self._attached.hook_model(ranges=True)
             names = {"gpuprof_run": self._folder.name, "gpuprof_rank": self._rank}

@@ -30,6 +30,7 @@ def tell_in_child(listener: Forking) -> None:
 def _tell() -> None:
     for listener in list(_listeners):
         listener.forked()
+    _leave_quickly()
 
 
 _libc: Any = None
@@ -46,15 +47,9 @@ def prepare() -> None:
         _libc = None
 
 
-def in_child(recording: bool) -> None:
-    """In the child. recording: a profiler was recording when it was born."""
-    if recording:
-        _stop_recording()
-    _leave_quickly()
-
-
-def _stop_recording() -> None:
-    """The child inherits the profiler's callbacks, and nothing would ever read what they gather."""
+def stop_recording() -> None:
+    """In a child that was born while a profiler recorded: it inherits the profiler's callbacks, and nothing would ever
+    read what they gather."""
     try:
         from torch._C import _autograd
 
@@ -66,6 +61,7 @@ def _stop_recording() -> None:
 def _leave_quickly() -> None:
     """Once a profiler has run, C++ destructors wait forever for its thread, which a child does not have. Exit handlers
     run last in, first out: ours flushes C's buffers and ends the process with its exit code before the destructors.
+    This holds for as long as the process lives, also once the recording is over and forgotten.
     """
     if _libc is None:
         return

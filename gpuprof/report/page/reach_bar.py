@@ -36,7 +36,7 @@ def reach_bars(diagnosis: Diagnosis) -> list[StepBar]:
         for key, label, ns in parts
         if ns
     )
-    lines = tuple(map(above_words.line, above_words.named(found)))
+    lines = tuple(map(above_words.line, above_words.costs(diagnosis)))
     return [stepbar_of(capital(above_words.title(diagnosis)), drawn, _note(found), lines)]
 
 

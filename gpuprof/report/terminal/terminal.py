@@ -211,8 +211,7 @@ def _above(
 ) -> list[Text | Table]:
     """What the step should cost, and the largest costs above that: times in a column. reasons: items that say why; all
     by default."""
-    found = diagnosis.above_reach
-    items = () if found is None else above_words.named(found, most, least)
+    items = above_words.costs(diagnosis, most, least)
     if not items:
         return []
     times = [(duration(item.ns), above_words.gain(item)) for item in items]
@@ -225,7 +224,7 @@ def _above(
     for number, ((time, gain), item) in enumerate(zip(times, items, strict=True)):
         numbers = [Text(time, "bold"), *([Text(gain)] if gains else [])]
         says_why = reasons is None or number < reasons
-        grid.add_row(*numbers, Prose(above_words.place_and_cause(item, brief=brief, why=says_why)))
+        grid.add_row(*numbers, Prose(above_words.text(item, brief=brief, why=says_why)))
     return [Prose(above_words.heading(diagnosis), "dim"), grid]
 
 

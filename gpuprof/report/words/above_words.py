@@ -8,6 +8,7 @@ from gpuprof.diagnosis.result.diagnosis import Diagnosis
 from gpuprof.report.names import escape, file_name, shown, shown_place
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.words.fixes import times_range
+from gpuprof.report.words.rare_words import Rare, rare
 from gpuprof.units import Cells, Convention, Rows, Share
 
 MOST_SHOWN: Convention[Rows] = 3
@@ -73,15 +74,15 @@ def place(item: Item) -> str:
     return ", ".join(shown(one, NAME_WIDTH) for one in (where.module, op, before) if one)
 
 
-def gain(item: Item) -> str:
+def gain(item: Item | Rare) -> str:
     """`1.2–1.4×`: how many times as fast the step is with the item at its reach; empty where it is not known."""
     return "" if item.gain is None else times_range(item.gain)
 
 
-def line(item: Item) -> str:
+def line(item: Item | Rare) -> str:
     """`31.5 ms  1.2–1.4×  train.py:42 step · the forward pass computed again (LlamaMLP): checkpointing keeps less
     memory`."""
-    return "  ".join(filter(None, (duration(item.ns), gain(item), place_and_cause(item))))
+    return "  ".join(filter(None, (duration(item.ns), gain(item), text(item))))
 
 
 def place_and_cause(item: Item, *, brief: bool = False, why: bool = True) -> str:
@@ -97,13 +98,26 @@ def place_and_cause(item: Item, *, brief: bool = False, why: bool = True) -> str
     return f"{named}: {escape(item.why or unknown)}" if why or item.why is None else named
 
 
-def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:
-    """The reach of the step and the largest items above it; none where there is nothing to say."""
+def costs(
+    diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE
+) -> tuple[Rare | Item, ...]:  # fmt: skip
+    """What makes the step longer: first what only some steps do, if that costs the mean step more than any item, then
+    the largest items."""
     found = diagnosis.above_reach
-    items = () if found is None else named(found, most, least)
-    if found is None or not items:
-        return []
-    return [heading(diagnosis), *map(line, items)]
+    return () if found is None else (*rare(diagnosis), *named(found, most, least))[:most]
+
+
+def text(one: Rare | Item, *, brief: bool = False, why: bool = True) -> str:
+    """A cost in words, without its time."""
+    if isinstance(one, Rare):
+        return one.text if why else one.what
+    return place_and_cause(one, brief=brief, why=why)
+
+
+def lines(diagnosis: Diagnosis, most: int = MOST_SHOWN, least: float = LEAST_NAMED_SHARE) -> list[str]:
+    """The reach of the step and the largest costs above it; none where there is nothing to say."""
+    found = costs(diagnosis, most, least)
+    return [heading(diagnosis), *map(line, found)] if found else []
 
 
 def heading(diagnosis: Diagnosis) -> str:

@@ -115,7 +115,7 @@ def _line(file: str, line: int, diagnosis_of: DiagnosisOf) -> tuple[str, ...]:
     if one is None:
         unread = "; the DataLoader's workers were not sampled (gpuprof trace --sample-workers)"
         raise GpuprofError(
-            f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}, nor before a line that is"
+            f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}, nor in a sampled function"
             f"{unread if _has_workers(diagnosis) and diagnosis.host.workers is None else ''}"
         )
     is_line = one.line == line

@@ -15,7 +15,10 @@ from gpuprof.units import Characters, Convention, Entries
 _MOST_WARNINGS: Convention[Entries] = 20
 _LONGEST_SOURCE: Convention[Characters] = 100
 _KINDS = ("switch", "on_off", "boolean", "value", "assigned")
-_SWITCHES = ("anomaly", "deterministic", "cudnn_benchmark", "cudnn_deterministic")
+_SWITCHES = (
+    "anomaly", "deterministic", "cudnn_benchmark", "cudnn_deterministic",
+    "no_flash_sdp", "no_mem_efficient_sdp", "no_cudnn_sdp",
+)  # fmt: skip
 
 _Identifier = Annotated[str, Meta(pattern=r"^(?a:[A-Za-z_]\w{0,99})\Z")]
 _Dotted = Annotated[str, Meta(pattern=r"^(?a:[A-Za-z_][\w.]{0,199})\Z")]
@@ -87,7 +90,8 @@ class Program:
     """`bfloat16` or another dtype, or `off`; None if no forward pass was seen."""
     switches: tuple[_Switch, ...] | None = None
     """Switches of torch that are on: anomaly detection, deterministic algorithms, cuDNN's search for the quickest
-    algorithm, and its restriction to deterministic ones; None where the recorder did not look."""
+    algorithm, its restriction to deterministic ones, and kernels of attention that are switched off; None where the
+    recorder did not look."""
     flags: tuple[Flag, ...] = ()
     warnings: Annotated[tuple[Warned, ...], Meta(max_length=_MOST_WARNINGS)] = ()
     reference: tuple[Reference, ...] = ()
