@@ -13,7 +13,6 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
 from gpuprof.diagnosis.detect.repeated.idle_weights import IdleWeights, idle_weights
-from gpuprof.diagnosis.findings.idle_gradients import UNCLEARED_NEEDS
 from gpuprof.diagnosis.result.fix import Code, Fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
@@ -114,9 +113,9 @@ def _of_part(case: Analysis, found: IdleWeights) -> Proposal:
         + f"  # {names or 'the part'} that is not trained: eval() does not freeze it",
         change=found.without,
         worst=found.without_the_least,
-        odds=1.0 if names else calibrated.UNCLEARED_ODDS.value,
+        odds=found.odds,
         item=(_BACKWARD, "it leads to gradients that no optimizer has: the weights have requires_grad"),
-        needs="" if names else UNCLEARED_NEEDS,
+        needs=found.needs,
     )
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 LEAST_IDLE_SHARE: Assumed[Share] = 0.2
 """Smallest share of the parameters with gradients for a proposal: a pooler that no loss uses has less."""
 _TITLE = "no gradients for weights that are not trained"
-UNCLEARED_NEEDS = "no optimizer that steps less often has these weights"
 
 PAGE = Page(
     id="idle_gradients",
@@ -46,10 +45,10 @@ that are in none of them must be at least a fifth of all with one. Not detected 
 whose optimizers hold other tensors.
 
 The trace shows it, too, and for models that are not the trained one: where each step clears gradients with
-`set_to_none=True`, and as many of them are new in a step as its only optimizer has tensors, all others are added to
-gradients of earlier steps, which nothing clears. Half of them must come before the new ones or have other shapes, or
-they must be as many as the recorder has counted: else they may be added to gradients of the same step. An op computes
-such a gradient if the next weight of its shape that gets a gradient is one of them.
+`set_to_none=True`, and the number of new ones in a step is that of its only optimizer's tensors, all others are added
+to gradients of earlier steps, which nothing clears. Half of them must come before the new ones or have other shapes, or
+the recorder must have counted this number: else they may be added to gradients of the same step. An op computes such a
+gradient if the next weight of its shape that gets a gradient is one of them.
 """,
     gain=f"""
 The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's order),
@@ -127,8 +126,8 @@ def _of_ops(case: Analysis, found: IdleWeights) -> Proposal:
         + "  # around its calls whose inputs need no gradients, as the target's",
         change=found.without,
         worst=found.without_the_least,
-        odds=1.0 if names else calibrated.UNCLEARED_ODDS.value,
-        needs="" if names else UNCLEARED_NEEDS,
+        odds=found.odds,
+        needs=found.needs,
     )
 
 

@@ -1,8 +1,8 @@
 """Gradients of weights that no optimizer updates: they are added to those of earlier steps, as nothing clears them.
 
-With `zero_grad(set_to_none=True)` the first gradient of each weight that an optimizer has is new in each step. So if a
-step's only optimizer has as many tensors as there are new gradients, all others, which are added to gradients that
-exist, belong to weights that it does not have.
+With `zero_grad(set_to_none=True)` the first gradient of each weight that an optimizer has is new in each step. So if
+the number of new gradients in a step is that of its only optimizer's tensors, all others, which are added to gradients
+that exist, belong to weights that it does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WEIGHTS_SHARE: Assumed[Share] = 0.5
 """Share of the backward pass's time that gradients of weights take in layers of matrix multiplications; the other half
 are gradients of their inputs."""
-CLEAR_SHARE: Assumed[Share] = 0.5
+UNSHARED_SHAPES_SHARE: Assumed[Share] = 0.5
 """Smallest share of the gradients in no optimizer that cannot belong to a weight that has got one in the same step; the
 others share their shape with such a weight."""
 _MOST_NAMES: Convention[Names] = 3
@@ -69,6 +69,16 @@ class IdleWeights:
     """Those branches after which autograd continues with a gradient of a size that the branch does not have."""
     end: Mask
     """Ends of backward passes after all gradients that are used."""
+
+    @property
+    def odds(self) -> float:
+        """Probability that nothing uses these gradients."""
+        return 1.0 if self.names else calibrated.UNCLEARED_ODDS.value
+
+    @property
+    def needs(self) -> str:
+        """What must hold for that, and is not known; empty: nothing."""
+        return "" if self.names else "no optimizer that steps less often has these weights"
 
     @property
     def gone(self) -> Mask:
@@ -154,8 +164,8 @@ def _optimizer(case: Analysis) -> Mapping[str, Any]:
 
 
 def _names(case: Analysis, tensors: int) -> str:
-    """Names of the modules whose weights have gradients and are in no optimizer; empty unless these weights are as many
-    as `tensors`."""
+    """Names of the modules whose weights have gradients and are in no optimizer; empty unless it has counted
+    this number of weights."""
     modules = _optimizer(case).get("idle_modules") or ()
     if sum(int(one["tensors"]) for one in modules) != tensors:
         return ""
@@ -194,7 +204,7 @@ def _idle_sums(case: Analysis, passes: list[BackwardPass]) -> list[bool] | None:
             made.add(shape)
         else:
             clear += not ({shape, None} & made)
-    if clear < CLEAR_SHARE * len(added) and not _names(case, len(added)):
+    if clear < UNSHARED_SHAPES_SHARE * len(added) and not _names(case, len(added)):
         return None
     if not all(_are_alike(first.shapes, one.shapes) for one in others):
         return None
