@@ -93,6 +93,6 @@ SMALL_VALUES = Number(
 )  # fmt: skip
 STATISTICS_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",
-    "Probability that norms and other statistics that a program takes of one gradient after the other only go to a "
-    "log.",
+    "Probability that only a log needs norms and other statistics that a program takes of one gradient after the "
+    "other, or values that the CPU computes after a pass with little work of the GPU.",
 )  # fmt: skip

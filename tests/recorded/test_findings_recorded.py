@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from helpers.case import case_of, only, with_facts
 from helpers.paths import ROOT
+from helpers.present import present
 from helpers.program import MS
 from helpers.traces import RUNS, each_shared, shared_trace
 
 import gpuprof
-from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.batches import batch_scaling
 from gpuprof.diagnosis.detect.compiled import compiled_passes
 from gpuprof.diagnosis.findings import (
@@ -27,6 +29,8 @@ from gpuprof.diagnosis.findings import (
     expert_loop,
     exposed_communication,
     fused_elementwise,
+    host_preprocessing,
+    input_workers,
     larger_batch,
     optimizer,
     padding,
@@ -226,3 +230,25 @@ def test_a_cpu_that_runs_ahead_is_no_doubt_where_the_gpu_explains_the_timed_step
     )
     found = next(one for one in said.findings if one.id == "fp8")
     assert found.speedup is not None and found.speedup.low <= 1.14 <= found.speedup.high  # as measured
+
+
+def _of_run(name: str) -> Analysis:
+    """A program's recording with what its run timed."""
+    return present(analysis_of(gpuprof.diagnose(ROOT / "scenarios" / "programs" / name / "recording")))
+
+
+def test_rows_that_are_read_one_by_one_make_python_collect():
+    """Thousands of objects a batch: workers take the collections with them, and rows taken at once need neither."""
+    case = _of_run("rows_one_by_one")
+    workers = only(input_workers, case)
+    (rows,) = (one for one in host_preprocessing.find(case) if one.key in ("whole_batches", "kept", "once"))
+    assert rows.key == "whole_batches" and rows.lumps == workers.lumps and rows.odds == 1
+    assert workers.lumps["garbage_collection"] < 0.1
+    saved = [predict(case, replace(one, lumps={})).expected - predict(case, one).expected for one in (workers, rows)]
+    assert min(saved) > 0.9 * case.mean.lumps_ns["garbage_collection"] > 0.25 * case.mean_ns
+
+
+def test_samples_that_are_only_joined_are_not_prepared_again():
+    case = _of_run("molecules_collated")
+    (kept,) = host_preprocessing.find(case)
+    assert (kept.key, kept.odds < 1, bool(kept.changes)) == ("kept", True, True)

@@ -8,9 +8,9 @@ from helpers.make_run import MS, RunBuilder
 from helpers.present import present
 
 from gpuprof.diagnosis.mean_step.budget_model import Budget
-from gpuprof.diagnosis.mean_step.recurring import period
+from gpuprof.diagnosis.mean_step.recurring import full_collections, period
 from gpuprof.diagnosis.run.run_facts import run_facts
-from gpuprof.tracefile.run_folder.run import read_run
+from gpuprof.tracefile.run_folder.run import RunFolder, read_run
 
 EVERY, USUAL_MS, MORE_MS = 20, 10.0, 200.0
 
@@ -74,3 +74,36 @@ def test_the_distance_between_long_steps(long, every):
     """Steps 31 to 49 were not timed, so that one at 41 may be missing; a fixed distance holds for the whole run."""
     timed = [number for number in range(2, 100) if number in long or not 31 <= number < 50]
     assert period(np.array(long), np.array(timed)) == every
+
+
+def collecting(folder, at: list[int], waiting: bool = True) -> RunFolder:
+    """A run that collects garbage for 200 ms in these steps; of 120 unprofiled ones the first ten are free-running."""
+    run = RunBuilder()
+    for stage, count in (("baseline_free", 10), ("baseline_sync", 10), ("sampling", 100)):
+        run.stage(stage, [USUAL_MS] * count, new_shapes=0)
+    for step in run.steps:
+        step |= {"data_ns": 2 * MS, "garbage_collection_ns": MS}
+        if step["step"] in at:
+            more = round(MORE_MS * MS)
+            step |= {key: step[key] + more for key in ("ns", "device_ns", *(["data_ns"] if waiting else []))}
+            step["garbage_collection_ns"] += more
+    return read_run(run.write(folder, None))
+
+
+def test_collections_at_no_fixed_distance_are_in_the_mean_step(tmp_path):
+    """Five in 120 steps, none of them in the ten free-running ones: 200 ms in one of 24 steps."""
+    run = collecting(tmp_path, [21, 49, 60, 88, 111])
+    (one,) = present(run_facts(run).budget).excess
+    assert (one.cause, one.every, one.mean_ns) == ("garbage_collection", 24, round(MORE_MS * MS / 24))
+
+
+@pytest.mark.parametrize("at", [[60, 88], [1, 3, 5, 60], []])
+def test_collections_are_not_where_they_are_rare_or_the_stretch_shows_them(tmp_path, at):
+    assert all(one.every is None for one in present(run_facts(collecting(tmp_path, at)).budget).excess)
+
+
+@pytest.mark.parametrize(("waiting", "share"), [(True, 1.0), (False, 0.0)])
+def test_which_collections_go_with_the_batches(tmp_path, waiting, share):
+    """Only those that come while a batch is made."""
+    found = present(full_collections(collecting(tmp_path, [21, 49, 60, 88, 111], waiting)))
+    assert found.in_waits == pytest.approx(share, abs=0.01)

@@ -104,3 +104,26 @@ def test_hooks_of_gradients_run_in_the_engine(tmp_path: Path, node: str):
 )
 def test_no_hooks(tmp_path: Path, ns: int, times: int, node: str):
     assert not list(slow_python.find(_with_hooks(tmp_path, ns, times, node)))
+
+
+@pytest.mark.parametrize("closure", [True, False])
+def test_what_a_closure_runs_is_not_the_optimizers(tmp_path: Path, closure: bool):
+    """Lightning runs the passes in the range of the optimizer's step; other optimizers run only their own Python."""
+    program = Program()
+
+    def body() -> None:
+        start = program.now
+        if closure:
+            program.python(8 * MS)
+        for _ in range(LAYERS):
+            program.small_mm()
+        program.backward(program.small_mm, LAYERS)
+        start = start if closure else program.now
+        if not closure:
+            program.python(8 * MS)
+        program.elementwise()
+        program.trace.annotation("Optimizer.step#AdamW.step", start, program.now)
+
+    for _ in range(3):
+        program.step(body)
+    assert bool(list(slow_python.find(program.case(tmp_path)))) == closure

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from helpers.case import only
+from helpers.make_samples import planted_samples, write_samples
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.present import present
 from helpers.program import FLOAT, MS, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import step_metrics
+from gpuprof.diagnosis.sampled.host_calls import StackColumns
+from gpuprof.diagnosis.sampled.host_places import places
+from gpuprof.tracefile.run_folder.samples import read_samples
 
 ENGINE = "autograd::engine::evaluate_function"
 LOGITS = [8, 1024, 32_000]
@@ -56,6 +60,13 @@ class Training(Program):
         body()
         self.gradients = True
 
+    def decode(self, reads: int = 100) -> None:
+        """Reads one value after the other, with Python in between."""
+        self.plain("max", LOGITS, type=FLOAT, gpu=100 * US)
+        for _ in range(reads):
+            self.python(50 * US)
+            self.item()
+
 
 def nothing(_: Training) -> None:
     pass
@@ -66,8 +77,9 @@ def trained(
     before: Callable[[Training], object],
     after: Callable[[Training], object],
     between: Callable[[Training], object] = nothing,
+    steps: int = 4,
 ) -> Analysis:
-    """Four steps; `before` runs between the model and the loss, `between` between loss and backward pass, `after` after
+    """Steps; `before` runs between the model and the loss, `between` between loss and backward pass, `after` after
     that."""
     program = Training()
 
@@ -75,11 +87,12 @@ def trained(
         numbers = program.forward()
         before(program)
         numbers.append(program.loss())
+        first = program.sequence
         between(program)
-        program.gradients_of(numbers)
+        program.gradients_of([*numbers, *range(first + 1, program.sequence + 1)])
         after(program)
 
-    for _ in range(4):
+    for _ in range(steps):
         program.step(body)
     return program.case(folder)
 
@@ -105,6 +118,63 @@ def test_gradients_that_no_backward_pass_computes_make_no_difference(tmp_path: P
 def test_metrics_between_the_loss_and_the_backward_pass(tmp_path: Path):
     case = trained(tmp_path, nothing, nothing, no_grad)
     assert case.step_of(only(step_metrics, case).change(case.graph)) < case.step_ns - 0.95 * 2 * METRIC
+
+
+def decoded(program: Training) -> None:
+    program.without_gradients(program.decode)
+
+
+def test_many_reads_with_little_gpu_work_may_be_needed(tmp_path: Path):
+    case = trained(tmp_path, nothing, decoded)
+    proposal = only(step_metrics, case)
+    assert proposal.odds < 1 and proposal.needs
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) > 0.9 * 100 * 60 * US
+    assert case.step_of(proposal.change(case.graph)) < case.step_of(present(proposal.worst)(case.graph)) < case.step_ns
+
+
+def test_a_step_that_begins_with_what_the_one_before_read(tmp_path: Path):
+    program = Training()
+
+    def body() -> None:
+        no_grad(program)
+        program.gradients_of([*program.forward(), program.loss()])
+
+    program.step(body)
+    assert list(step_metrics.find(program.case(tmp_path)))
+
+
+@pytest.mark.parametrize(("file", "is_sure"), [("torchmetrics/text/wer.py", True), ("rewards/wer.py", False)])
+def test_a_package_of_metrics_computes_what_was_read(tmp_path: Path, file: str, is_sure: bool):
+    """Reads little, and then stays in Python for as long as a pass takes."""
+
+    def read(program: Training) -> None:
+        program.without_gradients(lambda: (program.plain("argmax", [8, 100]), program.item()))
+        program.python(PASS)
+
+    case = trained(tmp_path, nothing, read)
+    graph = case.graph
+    long = (graph.duration_ns > 0.9 * PASS) & (graph.lane == case.timeline.main_thread) & ~graph.waits
+    document: Any = planted_samples(case, {"distance": long})
+    document["functions"][1][1] = file
+    write_samples(document, tmp_path)
+    samples = present(read_samples(tmp_path, 0))
+    case.memo["sampled"] = StackColumns(samples), present(places(case, samples))
+    if not is_sure:
+        assert not list(step_metrics.find(case))
+        return
+    proposal = only(step_metrics, case)
+    assert proposal.odds == 1 and "package of metrics" in proposal.evidence[0].text
+    assert case.step_ns - case.step_of(proposal.change(graph)) == pytest.approx(PASS, rel=0.15)
+
+
+def weighted(program: Training) -> None:
+    """The rows of a loss, each times what was read."""
+    no_grad(program)
+    program.plain("mul", [8], [8], type=FLOAT)
+
+
+def test_not_what_a_loss_is_weighted_by(tmp_path: Path):
+    assert not list(step_metrics.find(trained(tmp_path, nothing, nothing, weighted)))
 
 
 def teacher(program: Training) -> None:

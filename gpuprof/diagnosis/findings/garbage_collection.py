@@ -90,9 +90,11 @@ def _in_some_steps(case: Analysis) -> Iterator[Proposal]:
         adds = one.mean_ns or 0
         if budget is None or one.cause != "garbage_collection" or adds < LEAST_COLLECTING_SHARE * budget.mean_ns:
             continue
+        often = f"{one.steps} of {budget.steps} timed {case.unit}s"
+        often = f"one of {one.every} {case.unit}s" if one.every else often
         text = (
-            f"Python collects garbage in {one.steps} of {budget.steps} timed {case.unit}s, which adds {duration(adds)}"
-            f" to the mean {case.unit}; nothing is launched meanwhile"
+            f"Python collects garbage in {often}, which adds {duration(adds)} to the mean {case.unit}; nothing is"
+            f" launched meanwhile"
         )
         yield Proposal(
             title="garbage collection of new objects alone",

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.calibration.quoted import percent, us
+from gpuprof.calibration.quoted import ms, percent, us
+from gpuprof.diagnosis.detect.batches.fetched import ALL_BUT_FEW, Fetching, fetching
+from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
+from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
@@ -40,6 +43,8 @@ WORKER_SLOWER: Assumed[Ratio] = 1.25
 """Factor on preparing in a separate process, which has to hand over its results."""
 CROWDED: Assumed[Ratio] = 1.5
 """Threads of an op, per core that the run may use, from which on they are in each other's way."""
+ROWS_SHARE: Assumed[Share] = 0.5
+"""Smallest share of taking rows one by one of the time for a batch: wide rows take as long to copy in any way."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (1, 2, 4, 8, 16)
 RANDOM = frozenset(
     f"aten::{name}"
@@ -49,6 +54,8 @@ RANDOM = frozenset(
     )
 )  # fmt: skip
 """Ops that make random numbers, on the device of their tensor."""
+ORDER = frozenset(("aten::randperm", "aten::random_"))
+"""Those of them that order samples, or make a loader's seed."""
 
 PAGE = Page(
     id="host_preprocessing",
@@ -74,6 +81,9 @@ such as `aten::randn` that launch nothing, outside a DataLoader; they belong to 
 work takes 30 % or more of it (augmented samples). Samples prepared once: the training waits for its workers, or
 prepares batches itself, for at least {percent(LEAST_PREPARING_SHARE)} % of the step. What the CPU computes from the
 model's outputs does not count (see `offload`), nor do tables that it computes at each call (see `rebuilt_constants`).
+Rows taken at once: of the stacks that were sampled while the training process makes a batch, half take rows of a
+`TensorDataset` one by one, and the others stack them. Kept batches: nine in ten of these stacks are in a library's
+collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
 Threads: the recorder notes at least {CROWDED:g} times as many for an op as the run may use cores, and ops that compute
 on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 """,
@@ -87,7 +97,11 @@ copy to the GPU, although it is no longer needed. Preparing samples once leaves 
 thread for each core {calibrated.CROWDED_THREADS.value:g} ({calibrated.CROWDED_THREADS.low:g} to
 {calibrated.CROWDED_THREADS.high:g}) of the time of those ops is left (assumed, probability
 {calibrated.CROWDED_THREADS_ODDS.value:g}). It is likely,
-not certain, that this is possible ({calibrated.ONCE_ODDS.value:g}, assumed): it is listed under *Worth trying*.
+not certain, that this is possible ({calibrated.ONCE_ODDS.value:g}, assumed): it is listed under *Worth trying*. So are
+batches that are kept, which take {ms(calibrated.FETCH_NS.low)} ms (0 to {ms(calibrated.FETCH_NS.value)}). A batch whose
+rows are taken at once takes {calibrated.WHOLE_BATCH.value:g} ({calibrated.WHOLE_BATCH.low:g} to
+{calibrated.WHOLE_BATCH.high:g}) times what stacking its rows takes now, and what any batch takes
+({ms(calibrated.FETCH_NS.low)} to {ms(calibrated.FETCH_NS.high)} ms).
 """,
     wrong="""
 A single request still waits for its own preparation: the gain is in throughput. Without recorded Python stacks,
@@ -193,9 +207,89 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PREPARING_SHARE * case.step_ns:
         return
+    known = fetching(case) if workers_of(case) == 0 else None
+    if known is not None and known.rows >= ROWS_SHARE and known.rows + known.stacked >= ALL_BUT_FEW:
+        yield _whole_batches(case, nodes, took, known)
+        return
+    if known is not None and known.joined >= ALL_BUT_FEW and not _draws(case, nodes):
+        yield _kept(case, nodes, took)
+        return
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in calibrated.PREPARED_ONCE.rising)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
+
+
+def _whole_batches(case: Analysis, nodes: Mask, took: float, known: Fetching) -> Proposal:
+    """Proposes one index per tensor and batch instead of one per row. took: ns per step of `nodes`, which make batches
+    of rows."""
+    stacked = known.stacked / (known.rows + known.stacked)
+    best, usual, worst = (
+        partial(scaled, nodes=nodes, factor=min(stacked * copied + fetch / took, 1.0))
+        for copied, fetch in zip(calibrated.WHOLE_BATCH.rising, calibrated.FETCH_NS.rising, strict=True)
+    )
+    text = (
+        f"the training's own process takes a batch's rows from the TensorDataset one by one, and stacks them:"
+        f" {duration(took)} {case.unit.a}, {100 * known.rows:.0f} % of it for taking them"
+    )
+    return Proposal(
+        title="rows of a batch taken at once",
+        evidence=spans(case, text, nodes),
+        fix=code(f"rows = BatchSampler({_sampler(case)}, batch_size, drop_last={_drops_last(case)})")
+        + "  # of torch.utils.data\n"
+        + call("DataLoader", Code("dataset"), sampler=Code("rows"), batch_size=None, pin_memory=True)
+        + "\nor, if the table fits on the GPU: "
+        + code("batch = [tensor[rows] for tensor in tensors]").otherwise()
+        + "  # all on the GPU",
+        change=usual,
+        best=best,
+        worst=worst,
+        lumps=left_without_batches(case),
+        key="whole_batches",
+    )
+
+
+def _sampler(case: Analysis) -> str:
+    """What gives the order of the samples, as code."""
+    name = _loader_facts(case).get("sampler")
+    return f"{name}(dataset)" if name in ("RandomSampler", "SequentialSampler") else "sampler"
+
+
+def _drops_last(case: Analysis) -> bool:
+    return _loader_facts(case).get("drop_last") is True
+
+
+def _loader_facts(case: Analysis) -> dict[str, Any]:
+    return (None if case.folder is None else case.folder.own.loader) or {}
+
+
+def _kept(case: Analysis, nodes: Mask, took: float) -> Proposal:
+    """Proposes to keep joined batches, where making a batch (`nodes`: `took` ns a step) is only to join samples."""
+    left = (0.0, calibrated.FETCH_NS.low, calibrated.FETCH_NS.value)
+    best, usual, worst = (partial(scaled, nodes=nodes, factor=min(ns / took, 1.0)) for ns in left)
+    text = f"the training's own process joins samples to a batch, which are ready: {duration(took)} {case.unit.a}"
+    return Proposal(
+        title="joined batches kept",
+        evidence=spans(case, text, nodes),
+        fix=code('batches = [batch.to("cuda") for batch in loader]')
+        + "  # once, or without .to in host memory\n"
+        + code("random.shuffle(batches)")
+        + "  # in each epoch",
+        change=usual,
+        best=best,
+        worst=worst,
+        lumps=left_without_batches(case),
+        changes="the same samples share a batch in every epoch",
+        needs="neither the samples nor how they are joined have a random step, and all batches fit in memory",
+        odds=calibrated.ONCE_ODDS.value,
+        key="kept",
+    )
+
+
+def _draws(case: Analysis, nodes: Mask) -> bool:
+    """Whether random numbers are made in some of these nodes, beyond the order of the samples."""
+    ops = case.ops_named((RANDOM - ORDER).__contains__)
+    scopes = case.graph.scope[nodes & (case.graph.scope >= 0)]
+    return bool((climb(scopes, case.timeline.nesting.parent, ops) >= 0).any())
 
 
 def _prepared_once(case: Analysis, evidence: tuple[Evidence, ...], **how: Any) -> Proposal:
@@ -285,5 +379,12 @@ FINDING = Declaration(
     find=find,
     lowers=("computing_on_cpu", "batches"),
     synonyms=("preprocessing", "tokenization", "image_processing"),
-    titles=("one_thread_for_each_core", "preprocessing_in", "random_numbers_made_on_the_gpu", "samples_prepared_once"),
+    titles=(
+        "one_thread_for_each_core",
+        "preprocessing_in",
+        "random_numbers_made_on_the_gpu",
+        "samples_prepared_once",
+        "rows_of_a_batch_taken_at_once",
+        "joined_batches_kept",
+    ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import more, ms, us
 from gpuprof.diagnosis.detect.batches.loader_workers import made_of, tensors_of, workers_of
+from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -69,9 +70,10 @@ CPU time in the data phase shrinks to what the training process still has to do 
 ({ms(calibrated.FETCH_NS.low)} to {ms(calibrated.FETCH_NS.high)} ms), and the step is replayed. The step cannot become
 shorter than the input's time divided by the number of workers (each {calibrated.SLOWER_BESIDE_OTHERS.value:g} times
 slower than the training process, because they share its machine), nor shorter than the CPU time of the batches and of
-the training divided by the CPU cores. No more workers are advised than there are cores. Where workers are already used
-and their throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed
-down if there are more workers than CPU cores; at worst the training process's own CPU time grows by
+the training divided by the CPU cores. Where Python collects all its objects while it makes batches, that is the
+workers' time as well. No more workers are advised than there are cores. Where workers are already used and their
+throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed down if
+there are more workers than CPU cores; at worst the training process's own CPU time grows by
 {more(calibrated.CROWDED.value)} %. Waits that throughput does not explain, as at the start of an epoch, stay. Without a
 run the cost of the input is estimated from what the workers deliver: one batch per worker and step. Each tensor takes
 {us(calibrated.HANDED_OVER_NS.value)} µs ({us(calibrated.HANDED_OVER_NS.low)} to {us(calibrated.HANDED_OVER_NS.high)},
@@ -100,6 +102,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     rest = case.step_of(without_resource(graph, "input"))
     workers, cpus = workers_of(case), case.folder.cpus if case.folder else None
+    lumps: dict[str, float] = {}
     if workers is None or workers > 0:
         # Starved workers each deliver one batch per step: twice the workers need half the time.
         wanted = None if workers is None else int(min(2 * workers, max(cpus or math.inf, 1)))
@@ -107,7 +110,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
             return
         least_ns = case.step_ns / 2 if wanted is None else case.step_ns * (workers or 1) / wanted
     else:
-        batch_ns = input_ns * calibrated.SLOWER_BESIDE_OTHERS.value
+        lumps = left_without_batches(case)
+        moved_ns = sum((1 - left) * case.mean.lumps_ns.get(cause, 0.0) for cause, left in lumps.items())
+        batch_ns = (input_ns + moved_ns) * calibrated.SLOWER_BESIDE_OTHERS.value
         counts = [n for n in WORKER_COUNTS if cpus is None or n <= cpus] or [1]
         wanted = next((n for n in counts if n * max(rest, 1.0) >= SPARE_WORKERS * batch_ns), counts[-1])
         # With a GPU, the training itself uses one core.
@@ -142,6 +147,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         best=to(calibrated.FETCH_NS.rising[0]),
         worst=to(calibrated.FETCH_NS.rising[2]),
         least_ns=least_ns,
+        lumps=lumps,
     )
 
 

@@ -16,6 +16,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
 from gpuprof.diagnosis.detect.declared.ledger_part import LedgerPart, part_of
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.losses.logged_values import find_logged
 from gpuprof.diagnosis.detect.repeated.copied_tables import find_copied_tables
 from gpuprof.diagnosis.result.fix import as_fix
 from gpuprof.diagnosis.sentences import duration
@@ -64,7 +65,8 @@ least 1 ms each that together take {percent(MANY_PYTHON_SHARE)} %; or {FEWEST_SH
 {us(LEAST_OWN_WORK_NS)} µs that together take {percent(SHORT_PYTHON_SHARE)} %. Hooks: what autograd's engine does
 around a node, outside of the ops in it, for at least {us(LEAST_OWN_WORK_NS)} µs each, {FEWEST_HOOKS} times a step, and
 {percent(HOOKS_SHARE)} % of the step together. Not in an optimizer: that, loading data,
-preparing samples, collecting garbage and computing on CPU tensors are separate findings. Not in reward functions or an
+preparing samples, collecting garbage, computing on CPU tensors and packages of metrics after a pass are separate
+findings. Not in reward functions or an
 environment, which each iteration needs. The function named is the one sampled there, the line the one with the most
 samples.
 """,
@@ -138,7 +140,7 @@ def _hooks(case: Analysis) -> Iterator[Proposal]:
 def _stretches(case: Analysis) -> Mask | None:
     """A few long stretches, or many of a millisecond or more, or very many short ones; None if they take too little of
     the step."""
-    tables = find_copied_tables(case)
+    tables, logged = find_copied_tables(case), find_logged(case)
     for least, shortest_ns, together, fewest in (
         (LEAST_STRETCH_SHARE, None, LEAST_PYTHON_SHARE, 1),
         (0.0, None, MANY_PYTHON_SHARE, 1),
@@ -147,6 +149,8 @@ def _stretches(case: Analysis) -> Mask | None:
         nodes = long_stretches(case, least, shortest_ns)
         if tables is not None:
             nodes &= ~tables.nodes
+        if logged is not None:
+            nodes &= logged.computing == 0
         took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
         if took >= together * case.step_ns and case.per_step(float(nodes.sum())) >= fewest:
             return nodes

@@ -79,6 +79,41 @@ def recurring(
     return found if one is None else {**found, "periodic": one}
 
 
+@dataclass(frozen=True, slots=True)
+class FullCollections:
+    """Collections of all objects, which come again and again at no fixed distance."""
+
+    every: int
+    """Steps from one to the next, on average."""
+    events_ns: F64
+    """How much longer each timed one made its step, ns."""
+    noticed_ns: float
+    """Shorter ones do not count."""
+    in_waits: float
+    """Share of that time in which the training waited for a batch."""
+
+
+def full_collections(folder: RunFolder) -> FullCollections | None:
+    """Python's collections of all its objects in the unprofiled steps; None if they are rare, short, or in every step.
+
+    They come whenever enough objects have been made, so that ten steps may have none.
+    """
+    steps, timed = folder.steps, _unprofiled(folder)
+    if len(timed.rows) < FEWEST_PERIODIC:
+        return None
+    # What a step took longer bounds what a collection cost it: others ran before the step's clock, or behind the GPU.
+    cost = np.minimum(steps.garbage_collection_ns[timed.rows].clip(0).astype(np.float64), timed.excess_ns)
+    noticed_ns = (LONG_STEP - 1) * float(np.median(timed.usual_ns))
+    long = cost > noticed_ns
+    number = int(np.count_nonzero(long))
+    every = round(len(cost) / max(number, 1))
+    if number < FEWEST_PERIODIC or every < 2:
+        return None
+    waited = steps.data_ns[timed.rows].clip(0).astype(np.float64)
+    in_waits = np.minimum(cost, (waited - np.median(waited)).clip(0))[long]
+    return FullCollections(every, cost[long], noticed_ns, float(in_waits.sum() / cost[long].sum()))
+
+
 def worker_starts(folder: RunFolder) -> Recurring | None:
     """The steps that start an epoch and with it new input workers; None if workers are kept, or if these steps do not
     wait for their batch longer than others.

@@ -11,11 +11,11 @@ import numpy as np
 
 from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.diagnosis.mean_step.baseline import RareStep, durations, step_time
+from gpuprof.diagnosis.mean_step.baseline import FEWEST_PERIODIC, RareStep, durations, step_time
 from gpuprof.diagnosis.mean_step.budget import LEAST_CAUSE_SHARE, FreeStretch
 from gpuprof.diagnosis.mean_step.budget_model import LONG_STEP, Budget
 from gpuprof.diagnosis.mean_step.new_shapes import NewShapes, first_seen, new_shapes
-from gpuprof.diagnosis.mean_step.recurring import Recurring, recurring, worker_starts
+from gpuprof.diagnosis.mean_step.recurring import FullCollections, Recurring, full_collections, recurring, worker_starts
 from gpuprof.diagnosis.mean_step.unseen_lengths import unseen_lengths
 from gpuprof.record.base.quantiles import Z80
 from gpuprof.record.steps.free_run_length import AFTERMATH_NS
@@ -72,8 +72,15 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
     measured |= {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS}
     starts = worker_starts(folder)
     often = recurring(folder, rows, work, starts)
+    again: dict[str, Recurring | FullCollections] = {**often}
+    collections = full_collections(folder)
+    if collections is not None:
+        full = measured["garbage_collection"] > collections.noticed_ns
+        if np.count_nonzero(full) < FEWEST_PERIODIC:
+            again["garbage_collection"] = collections
+            measured["garbage_collection"][~full] = 0.0
     if starts is not None:
-        often["worker_starts"] = starts
+        again["worker_starts"] = starts
         first = starts.at(steps.step[rows])
         measured["input"][first] = np.minimum(measured["input"], np.median(measured["input"]))[first]
         lumps = np.sum([measured[kind] for kind in LUMPS], axis=0)
@@ -95,9 +102,9 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         expected_ns=expected,
         usual_ns=usual,
         measured_ns={cause: column for cause, column in measured.items() if column.any()},
-        every={**own.intervals, **{cause: one.every for cause, one in often.items()}},
+        every={**own.intervals, **{cause: one.every for cause, one in again.items()}},
         events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals}
-        | {cause: one.events_ns for cause, one in often.items()},
+        | {cause: one.events_ns for cause, one in again.items()},
         recorded=_recorded(folder, measured, usual, starts),
         ahead_ns=_ahead(folder, shapes),
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),

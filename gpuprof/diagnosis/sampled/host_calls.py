@@ -43,7 +43,8 @@ _LOCAL = "<locals>"
 """In the qualified name of a function that is defined inside another."""
 _LOADER = ("_get_data", "_try_get_data")
 """Where the DataLoader waits for its workers (torch/utils/data/dataloader.py)."""
-_FETCH = "torch/utils/data/_utils/fetch.py"
+FETCH = "torch/utils/data/_utils/fetch.py"
+"""The file of torch's fetcher, which asks the data set for samples and collates them."""
 _WRAPPERS = frozenset(
     ("wrapper", "wrapped", "inner", "_fn", "_use_grad", "decorate_context", "maybe_fallback", "wrapped_fn",
      "_no_grad_wrapper", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "decorator", "wrapped_func",
@@ -101,7 +102,7 @@ class StackColumns:
         self.of_sample = [
             self._of(node, other) for node, other in zip(samples.node.tolist(), samples.autograd.tolist(), strict=True)
         ]
-        self.of_worker_sample = [self._fetching(self.path(node)) for node in samples.worker_node.tolist()]
+        self.of_worker_sample = [self.below_fetcher(self.path(node)) for node in samples.worker_node.tolist()]
         """From torch's fetcher on, which asks the data set for samples; empty where the worker makes no batch."""
 
     def _of(self, node: int, other: int) -> tuple[SampledFrame, ...]:
@@ -110,9 +111,10 @@ class StackColumns:
             return (*main, *self.path(other))
         return main
 
-    def _fetching(self, path: tuple[SampledFrame, ...]) -> tuple[SampledFrame, ...]:
+    def below_fetcher(self, path: tuple[SampledFrame, ...]) -> tuple[SampledFrame, ...]:
+        """The part of a stack from torch's fetcher on; empty if that is not in it."""
         files = [self.functions[frame.function].file for frame in path]
-        return path[len(path) - 1 - files[::-1].index(_FETCH) :] if _FETCH in files else ()
+        return path[len(path) - 1 - files[::-1].index(FETCH) :] if FETCH in files else ()
 
     def path(self, node: int) -> tuple[SampledFrame, ...]:
         """The stack of a node of the tree of calls; empty for -1."""

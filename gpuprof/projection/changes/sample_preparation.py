@@ -27,11 +27,13 @@ PREPARING_SHARE: Assumed[Share] = 0.3
 """Share of a stretch that must be ops on the CPU, or Python code that prepares samples. The rest is Python between
 them."""
 
-PREPARING = re.compile(
+READS_OR_TOKENISES = re.compile(
     r"pre_?process|image_process|feature_extract|tokeniz|processing_\w+\.py|(^|/)(PIL|av|cv2|decord|librosa|albumentations"
-    r"|torchaudio|soundfile)/|torchvision/(transforms|io)|collat|(read|load|decode)_(video|image|audio|batch)",
+    r"|torchaudio|soundfile)/|torchvision/(transforms|io)|(read|load|decode)_(video|image|audio|batch)",
     re.IGNORECASE,
 )
+"""Python code that makes a sample from a file or a text, by its path or name."""
+PREPARING = re.compile(f"{READS_OR_TOKENISES.pattern}|collat", re.IGNORECASE)
 """Python code that prepares samples, by its path or name."""
 _COMPUTES = re.compile(
     r"^(?!c10d::|autograd::|torch::|prim::|record_|nccl)\w+::"

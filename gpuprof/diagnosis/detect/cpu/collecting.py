@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.idle.gaps import COLLECTING
+from gpuprof.diagnosis.mean_step.recurring import full_collections
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64
 from gpuprof.units import Assumed, Share
 
@@ -45,6 +47,15 @@ def usual_collection_ns(case: Analysis) -> float:
     steps = case.folder.steps
     timed = (steps.rank == case.folder.rank) & ~steps.profiled & (steps.garbage_collection_ns >= 0)
     return float(np.quantile(steps.garbage_collection_ns[timed], 0.5, method="lower")) if timed.any() else 0.0
+
+
+def left_without_batches(case: Analysis) -> dict[str, float]:
+    """Cause of excess → share of it that is left if the training process no longer makes its batches itself.
+
+    Python collects when enough objects have been made: collections come while batches are made in the share in which
+    those objects are theirs (rows of a table, tokens, graphs)."""
+    found = None if case.folder is None else full_collections(case.folder)
+    return {} if found is None else {COLLECTING: 1 - found.in_waits}
 
 
 def _stretches(case: Analysis, usual_ns: float) -> I64:

@@ -15,6 +15,7 @@ from gpuprof.record.phases.phase_names import ENVIRONMENT, PART_RANGE, REWARD, U
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.timeline.cpu.silence import holes
 from gpuprof.timeline.intervals import Cover
+from gpuprof.timeline.phases import OPTIMIZER as PHASE_OF_OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, Mask
 from gpuprof.units import Assumed, Share, WholeNs
 
@@ -30,7 +31,7 @@ ACCUMULATES = "torch::autograd::AccumulateGrad"
 """The node that adds to a gradient; hooks that are registered for after that run in its op."""
 OPTIMIZER = "Optimizer."
 """Prefix of the ranges that torch opens around an optimizer's methods."""
-_OTHERS = (UNRECORDED_RANGE, OPTIMIZER, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
+_OTHERS = (UNRECORDED_RANGE, PART_RANGE, range_of(REWARD), range_of(ENVIRONMENT))
 """Prefixes of ranges that other findings, or the changes of an iteration, are about: each iteration needs its
 rewards."""
 
@@ -51,8 +52,12 @@ def long_stretches(case: Analysis, least: Share = LEAST_STRETCH_SHARE, shortest_
     for found in (find_offload(case), computed_on_cpu(case)):
         if found is not None:
             nodes &= ~found.stretches
-    others = case.ops_within(case.ops_named(lambda name: name.startswith(_OTHERS)))
-    return nodes & ~np.append(others, False)[graph.scope]
+    others, optimizers = (
+        np.append(case.ops_within(case.ops_named(lambda name, of=of: name.startswith(of))), False)[graph.scope]
+        for of in (_OTHERS, OPTIMIZER)
+    )
+    # A closure runs the passes, and whatever else a training step does, in the optimizer's range.
+    return nodes & ~others & ~(optimizers & (graph.phase == PHASE_OF_OPTIMIZER))
 
 
 def in_engine(case: Analysis) -> Mask:

@@ -5,19 +5,24 @@ pass uses the ops: the engine evaluates no node that they made, with or without 
 without any op whose result would be kept: matmuls (a teacher or a reference model), in-place ops (moving averages,
 queues), norms of gradients, random numbers, batches that are copied to the GPU. The last of them copies a result to the
 CPU. And they come after everything in a pass that has gradients, so that no loss can contain them: between the last op
-with gradients and the backward pass, or between the backward pass and the next forward pass.
+with gradients and the backward pass, or between the backward pass and the next forward pass. Only ops on single values
+may follow with gradients, and no copy to the GPU: these scale a loss, but do not weight its rows by what was read.
+
+What Python computes of the values afterwards counts too where samples show a package of metrics in it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
+from gpuprof.diagnosis.detect.losses.metric_packages import metrics_share
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
@@ -65,18 +70,29 @@ class LoggedValues:
     """Shape of the largest tensor."""
     tensors: int = 0
     """Number of tensors that a loop reduces one after another; 0 if it is no loop over tensors."""
+    computing: F64 = field(default_factory=lambda: np.zeros(0))
+    """Per node of the graph the share of its time in a package of metrics, after the values were read."""
 
 
 def find_logged(case: Analysis) -> LoggedValues | None:
-    """All such work of the recorded steps; None where there is none, or where autograd's numbers were not recorded."""
+    """All such work of the recorded steps; None where there is none, or where autograd's numbers were not recorded.
+    Computed once per case."""
+    if "logged_values" not in case.memo:
+        case.memo["logged_values"] = _find(case)
+    return case.memo["logged_values"]
+
+
+def _find(case: Analysis) -> LoggedValues | None:
     ops = PassOps(case)
     if not len(ops.rows) or not len(ops.evaluated):
         return None
-    runs = [run for run in ops.runs() if ops.is_large(run)]
+    runs = ops.runs()
     good = [run for run in runs if ops.is_after_a_pass(run)]
     alike = {ops.signature(run) for run in good}
     # The recording begins within a pass: its first run has nothing before it that would show where it is.
     found = [run for run in runs if run in good or (run == runs[0] and ops.signature(run) in alike)]
+    computing = _in_metrics(ops, found)
+    found = [run for run, known in zip(found, computing, strict=True) if ops.is_large(run) or known is not None]
     if not found or len(found) < STEPS_WITH_LOGGED_WORK * case.steps:
         return None
     first, last = (ops.rows[[run[at] for run in found]] for at in (0, 1))
@@ -91,7 +107,18 @@ def find_logged(case: Analysis) -> LoggedValues | None:
         int(ops.reads[members].sum()),
         ops.largest_names(members),
         max((ops.widest(at) for at in members.tolist()), key=math.prod),
+        computing=reduce(np.maximum, (known for known in computing if known is not None), np.zeros(len(case.graph))),
     )
+
+
+def _in_metrics(ops: PassOps, runs: list[tuple[int, int]]) -> list[F64 | None]:
+    """Per run `metrics_share` of what Python does after it."""
+    shares = dict[tuple[tuple[str, int], ...], F64 | None]()
+    kinds = [ops.signature(run) for run in runs]
+    for kind in kinds:
+        if kind not in shares:
+            shares[kind] = metrics_share(ops.case, ops.after([run for run in runs if ops.signature(run) == kind]))
+    return [shares[kind] for kind in kinds]
 
 
 class PassOps:
@@ -182,6 +209,18 @@ class PassOps:
             last = at if self.reads[at] else last
         return [*found, (first, last)] if last >= 0 else found
 
+    def after(self, runs: list[tuple[int, int]]) -> Stretches:
+        """What the thread does after each run, until an op that cannot be part of one."""
+        columns, until = self.case.trace.ops, list[int]()
+        for _, last in runs:
+            ends = next((at for at in range(last + 1, len(self.rows)) if self._ends(at)), None)
+            until.append(self.case.timeline.window[1] if ends is None else int(self.start[ends]))
+        last = self.rows[[run[1] for run in runs]]
+        begun, backward = columns.end_ns[last], self.backward.start
+        # A backward pass runs on a thread of its own, and this one waits for it.
+        later = np.append(backward, np.iinfo(np.int64).max)[np.searchsorted(backward, begun, side="right")]
+        return Stretches(columns.thread[last].astype(np.int64), begun, np.minimum(until, later))
+
     def is_large(self, run: tuple[int, int]) -> bool:
         return any(self.size(at) > calibrated.SMALL_VALUES.value for at in range(run[0], run[1] + 1))
 
@@ -192,21 +231,26 @@ class PassOps:
         """Whether no loss can contain what the run computes."""
         first, last = run
         begin = int(np.searchsorted(self.backward.start, self.start[first], side="right")) - 1
-        before = int(self.backward.end[begin]) if begin >= 0 else -1
         later = begin + 1
         until = int(self.backward.start[later]) if later < len(self.backward) else np.iinfo(np.int64).max
-        since = int(np.searchsorted(self.start, before))
+        before = np.arange(self._since(begin), first) if begin >= 0 else np.arange(first)
         rest = np.arange(last + 1, int(np.searchsorted(self.start, until)))
-        rest = rest[self.needed[rest]]
-        if self.needed[since:first].any():
-            return later < len(self.backward) and not any(
-                self.size(at) > calibrated.SMALL_VALUES.value for at in rest.tolist()
-            )
-        if begin < 0 or (self.models & ~self.in_optimizer)[since:first].any():
+        if self.needed[before].any():
+            wide = any(self.size(at) > 1 for at in rest[self.needed[rest]].tolist())
+            return later < len(self.backward) and not wide and not self.batches[rest].any()
+        if begin < 0 and len(self.backward):
+            # Before the first recorded step was another one, which ended like the last recorded one.
+            before = np.append(np.arange(self._since(len(self.backward) - 1), len(self.rows)), before)
+        if not len(self.backward) or (self.models & ~self.in_optimizer)[before].any():
             return False
+        rest = rest[self.needed[rest]]
         inputs = {math.prod(shape) for at in rest[:FIRST_OPS].tolist() for shape in self.shapes(at)}
         sizes = {math.prod(shape) for at in range(first, last + 1) for shape in self.shapes(at)}
         return not any(size >= LEAST_OF_LARGEST_TENSOR * max(sizes) for size in inputs & sizes)
+
+    def _since(self, backward: int) -> int:
+        """Place of the first op after a backward pass."""
+        return int(np.searchsorted(self.start, int(self.backward.end[backward])))
 
     def largest_names(self, members: I64) -> tuple[str, ...]:
         gpu = self.case.trace.gpu
