@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; no exception leaves it."""
     if arguments is None:
+        from gpuprof.cli.quick_dataclasses import compile_methods_when_called
+
+        compile_methods_when_called()
         _without_scipy()
         _with_fewer_collections()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -38,8 +42,10 @@ def _without_scipy() -> None:
 
 def _with_fewer_collections() -> None:
     """A command creates millions of long-lived objects: collecting garbage after every 700 new ones, Python's default,
-    took an eighth of the demo's time."""
+    took an eighth of the demo's time. The collection at the end of the process, of which nothing is used any more, took
+    0.1 s; frozen objects are left out of it."""
     gc.set_threshold(100_000, 20, 100)
+    atexit.register(gc.freeze)
 
 
 def _trace(request: TraceRequest) -> int:

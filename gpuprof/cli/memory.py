@@ -69,7 +69,8 @@ def _of_run(run: Recording, gpus: Sequence[Gpu], top: int | None, fixes: str | N
 
     from gpuprof.diagnosis.memory.memory_section import memory_of
     from gpuprof.errors import UnreadableTrace
-    from gpuprof.memory.load_memory import load_memory, memory_file
+    from gpuprof.memory.load_memory import load_memory
+    from gpuprof.memory.memory_file import memory_file
 
     together = names_in([fixes or ""])
     diagnosis = diagnose_given(run)

@@ -6,7 +6,7 @@ Findings, the verdict, comparisons, projections and reports all read the same ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from gpuprof.replay.build.build import build
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
+from gpuprof.replay.several_steps import steps_of
 from gpuprof.replay.simulate import Schedule, in_loop, step_of
 from gpuprof.replay.unprofiled.profiler_fit import Removal
 from gpuprof.timeline.categories import CATEGORIES
@@ -222,6 +223,10 @@ class Analysis(RecordedFacts):
     def step_of(self, graph: Graph) -> float:
         """Step time of a changed graph, ns."""
         return step_of(graph)
+
+    def steps_of(self, graphs: Sequence[Graph]) -> list[float]:
+        """Step times of several changed graphs, ns."""
+        return steps_of(graphs)
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.analyse import MOST_LINES, analyse
 from gpuprof.memory.difference import with_difference
+from gpuprof.memory.memory_file import memory_file
 from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.snapshot import read_snapshot
-from gpuprof.runfile import open_regular, snapshots_in, trace_file
+from gpuprof.runfile import open_regular
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.recording import Recording, resolve
 from gpuprof.tracefile.remote import local_copy
@@ -61,16 +62,6 @@ def _of_trace(trace: Trace, path: str, lines: int) -> MemoryReport:
     from gpuprof.memory.memory_events import analyse_trace
 
     return analyse_trace(trace, path, trace.reading.size_bytes, lines)
-
-
-def memory_file(folder: Path) -> Path | None:
-    """The memory recording in a run's folder: preferably a snapshot of a failed allocation, else another snapshot, else
-    a trace with memory events; None without any. Raises UnreadableTrace for a folder that cannot be read."""
-    try:
-        found = [*snapshots_in(folder), *sorted(folder.glob(f"{trace_file(0, 'memory')}*"))]
-    except OSError as error:
-        raise UnreadableTrace(f"{folder}: cannot be read ({error.strerror})") from None
-    return found[0] if found else None
 
 
 def _is_trace(path: Path) -> bool:

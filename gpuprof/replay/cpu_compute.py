@@ -23,7 +23,14 @@ def without_launches(graph: Graph) -> Mask:
 
 def computes(graph: Graph) -> Mask:
     """Long parts of that work inside ops that go over elements: they compute on tensors in host memory, in many
-    threads."""
+    threads. Read-only: the same for all graphs with these nodes."""
+    if "computes" not in graph.shared:
+        graph.shared["computes"] = found = _computes(graph)
+        found.flags.writeable = False
+    return graph.shared["computes"]
+
+
+def _computes(graph: Graph) -> Mask:
     trace = graph.timeline.trace
     over_elements = (trace.ops.kind == OP) & ~trace.rows_named(trace.ops.name, NO_ELEMENTS.__contains__)
     in_op = np.append(over_elements, False)[graph.scope]

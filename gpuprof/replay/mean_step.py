@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.replay.cpu_waits import cpu_waits
-from gpuprof.replay.graph import INPUT, Graph
+from gpuprof.replay.graph import INPUT, Graph, gpu_nodes
 from gpuprof.replay.loader_queue import Loader, fed_step_ns, hidden_ns
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
@@ -73,19 +73,24 @@ class MeanStep:
 
     def simulated(self, graph: Graph) -> float:
         """The simulated step of a graph, ns; where workers make the batches, without waiting for them."""
-        return step_of(_fetching(graph) if self._has_workers else graph)
+        return step_of(self.ready(graph))
+
+    def ready(self, graph: Graph) -> Graph:
+        """The graph that is simulated for a graph: where workers make the batches, that without waiting for them."""
+        return _fetching(graph) if self._has_workers else graph
 
     def usual(self, graph: Graph) -> MeanStep:
         """The usual step of a graph alone: every batch is ready, and no step is longer."""
-        return MeanStep(_fetching(graph) if self._has_workers else graph)
+        return MeanStep(self.ready(graph))
 
     def with_faster_cpu(self, now: Graph, then: Graph, *, same_input: bool = False) -> float:
         """The simulated step of a graph that differs from another by a faster CPU and shorter GPU work only, ns.
 
         Never less than the step in which the GPU does not wait for the CPU: its other waits do not end earlier.
         `same_input`: what it waits for while the CPU prepares a batch counts with the latter."""
-        saved = float((now.duration_ns - then.duration_ns)[now.on_gpu].sum()) / max(now.steps, 1)
-        waits = cpu_waits(_fetching(now) if self._has_workers else now)
+        gpu, _ = gpu_nodes(now)
+        saved = float((now.duration_ns[gpu] - then.duration_ns[gpu]).sum()) / max(now.steps, 1)
+        waits = cpu_waits(self.ready(now))
         floor = waits.host_floor_ns if same_input else waits.floor_ns
         return max(self.simulated(then), floor - max(saved, 0.0))
 
@@ -226,9 +231,14 @@ def resource_of_lump(cause: str) -> str:
 
 def _fetching(graph: Graph) -> Graph:
     """The graph in which every batch is ready when it is requested."""
+    if "fetching" in graph.memo:
+        return graph.memo["fetching"]
     nodes = graph.resource == INPUT
     total = float(graph.duration_ns[nodes].sum()) / max(graph.steps, 1)
-    return scaled(graph, nodes, calibrated.FETCH_NS.value / total) if total > calibrated.FETCH_NS.value else graph
+    if total <= calibrated.FETCH_NS.value:
+        return graph
+    graph.memo["fetching"] = fetching = scaled(graph, nodes, calibrated.FETCH_NS.value / total)
+    return fetching
 
 
 def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float | None) -> Loader:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from gpuprof.bounds import Signed
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.simulate import FEWEST_IN_THREAD
+from gpuprof.replay.several_steps import SimulatedTogether
 from gpuprof.replay.transform import scale, without_resource
-from gpuprof.tracefile.background import Background
 from gpuprof.tracefile.trace import F64
 
 
@@ -43,19 +43,22 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
     mean = mean or MeanStep(graph)
     step = mean.of(graph)
 
-    background = Background(worth_it=len(graph) >= FEWEST_IN_THREAD)
+    together = SimulatedTogether(graph)
 
     def gain(faster: Graph, resource: str = "device") -> float:
         then = mean.of_step(_simulated(mean, graph, faster, resource), faster={resource: 0.5})
         return max(2 * (step - then) / step, 0.0) if step > 0 else 0.0
 
+    def begin(faster: Graph, resource: str = "device") -> Callable[[], float]:
+        return together.begin(mean.ready(faster), partial(gain, faster, resource))
+
     gains = {
-        resource: background.begin(gain, scale(graph, **{resource: 0.5}), resource)
+        resource: begin(scale(graph, **{resource: 0.5}), resource)
         for resource in ("host", "input", "transfer", "communication", "device")
     }
     for name, ns in (parts_ns or {}).items():
         shorter = graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns)
-        gains[name] = background.begin(gain, shorter)
+        gains[name] = begin(shorter)
     return Sensitivities(**{name: found() for name, found in gains.items()})
 
 

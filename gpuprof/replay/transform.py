@@ -22,6 +22,10 @@ from gpuprof.replay.graph import (
 )
 from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Convention, Entries
+
+MOST_REMOVING: Convention[Entries] = 8
+"""Masks of removed nodes that are kept with their edges: one change is applied to some graphs in a row."""
 
 
 def scale(
@@ -70,9 +74,16 @@ def _lasting(graph: Graph, duration_ns: F64) -> Graph:
 def removed(graph: Graph, nodes: Mask) -> Graph:
     """Makes some nodes, and reaching them, take no time; later nodes still wait for what these waited for.
 
-    A removed call does not wait either: neither for a device nor for room in a queue.
+    A removed call does not wait either: neither for a device nor for room in a queue. `nodes` must not be changed
+    afterwards: the edges are made once for all graphs from which the same mask is removed.
     """
-    return Removing(nodes)(graph)
+    kept: list[tuple[Mask, Removing]] = graph.shared.setdefault("removing", [])
+    change = next((change for mask, change in kept if mask is nodes), None)
+    if change is None:
+        change = Removing(nodes)
+        kept.append((nodes, change))
+        del kept[:-MOST_REMOVING]
+    return change(graph)
 
 
 class OnceForEdges:

@@ -8,10 +8,16 @@ region, NCCL under any op) go before the op.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
 from gpuprof.tracefile.trace import KERNEL, MEMCPY, U8, Trace
+from gpuprof.units import Convention, Entries
+
+MOST_NAMES_KEPT: Convention[Entries] = 1 << 13
+"""Names whose category is cached; a recording has some hundreds of kernels and of ops that launch them."""
 
 CATEGORIES = (
     "gemm",
@@ -174,17 +180,20 @@ KERNELS: Rules = _rules(
 
 def categorize(op: str | None, kernel: str) -> str:
     """Category of one kernel under one op."""
-    for category, pattern in SURE:
-        if pattern.search(kernel):
-            return category
-    if op:
-        for category, pattern in OPS:
-            if pattern.search(op):
-                return category
-    for category, pattern in KERNELS:
-        if pattern.search(kernel):
-            return category
-    return "other"
+    return _by_sure_name(kernel) or (_by_op(op) if op else None) or _by_kernel(kernel) or "other"
+
+
+def _first(rules: Rules) -> Callable[[str], str | None]:
+    """The category of the first rule that a name passes; cached, as a kernel's name comes under several ops."""
+
+    @lru_cache(maxsize=MOST_NAMES_KEPT)
+    def category(name: str) -> str | None:
+        return next((category for category, pattern in rules if pattern.search(name)), None)
+
+    return category
+
+
+_by_sure_name, _by_op, _by_kernel = map(_first, (SURE, OPS, KERNELS))
 
 
 def categories(trace: Trace, op: np.ndarray) -> U8:

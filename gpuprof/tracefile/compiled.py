@@ -64,6 +64,22 @@ class NumbaFunction:
         """Whether a later run can load it: its machine code for some types of arguments is on disk."""
         return any(next(folder.glob(f"{self._stem()}-*"), None) for folder in self._folders)
 
+    @property
+    def noted(self) -> int:
+        """The number that was noted for it on this machine; 0 if none was since its source or the CPU changed."""
+        for folder in self._folders:
+            with suppress(OSError, ValueError):
+                return int((folder / f"{self._stem()}.note").read_text())
+        return 0
+
+    def note(self, number: int) -> None:
+        """Notes a number where machine code may be kept; nothing where that is not possible."""
+        for folder in self._folders:
+            with suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{self._stem()}.note").write_text(str(number))
+                return
+
     def _make_ready(self, types: Types, arguments: Sequence[Any]) -> Callable[..., int | None]:
         with _lock:
             if types not in self._ready:

@@ -18,7 +18,7 @@ def remembered(derive: Callable[Concatenate[Of, Others], Found]) -> Callable[Con
     with an empty one.
     Further arguments must follow from the object: only those of the first call are used. A cached array is read-only.
     """
-    name = f"{derive.__module__}.{derive.__qualname__}"
+    name = _name(derive)
 
     @functools.wraps(derive)
     def once(of: Of, /, *others: Others.args, **named: Others.kwargs) -> Found:
@@ -31,3 +31,17 @@ def remembered(derive: Callable[Concatenate[Of, Others], Found]) -> Callable[Con
         return memo[name]
 
     return once
+
+
+def is_remembered(derive: Callable[..., object], of: Any) -> bool:
+    """Whether the result of such a function is cached for an object."""
+    return _name(derive) in of.memo
+
+
+def remember(derive: Callable[..., Found], of: Any, found: Found) -> None:
+    """Caches the result of such a function, a number, that was computed in another way."""
+    of.memo[_name(derive)] = found
+
+
+def _name(derive: Callable[..., object]) -> str:
+    return f"{derive.__module__}.{derive.__qualname__}"

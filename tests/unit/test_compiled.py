@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-from gpuprof.tracefile.compiled import compiled
+from gpuprof.tracefile.compiled import NumbaFunction, compiled
 
 SOURCE = """
 import json, sys
@@ -166,3 +166,15 @@ def test_what_calls_something_outside_is_run_by_numba():
 def test_an_unknown_type_is_refused():
     with pytest.raises(TypeError, match="no kernel takes a str"):
         first_above("text", 1)
+
+
+def test_a_number_is_noted_until_the_code_changes(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = [b"first"]
+    one = NumbaFunction("noted", lambda: source[0], tmp_path / "code", lambda: None)
+    assert one.noted == 0
+    one.note(7)
+    assert one.noted == NumbaFunction("noted", lambda: source[0], tmp_path / "code", lambda: None).noted == 7
+    assert not one.is_kept
+    source[0] = b"second"
+    assert one.noted == 0

@@ -152,10 +152,25 @@ def test_brackets_that_end_no_list_are_not_looked_behind_without_end(file):
 def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, monkeypatch):
     """Compiled kernels are used from 4 MB on; compiling them costs more than it saves up to 100 MB."""
     monkeypatch.setattr(reader, "_is_compiled", lambda: compiled)
+    monkeypatch.setattr(scan, "uncompiled_bytes", lambda: 0)
+    monkeypatch.setattr(scan, "note_uncompiled", lambda _: None)
     document = listed([op("a")])
     file.write_text(document[:1] + " " * (text_bytes - len(document)) + document[1:])
     trace = read_kineto(file, file.stat().st_size)
     assert (trace.reading.reader, trace.reading.events) == (used, 1)
+
+
+def test_texts_that_were_read_before_count_for_the_compiler(file, monkeypatch):
+    """Who reads trace after trace waits for it once, as each is then read in half the time."""
+    noted = [0]
+    monkeypatch.setattr(reader, "_is_compiled", lambda: False)
+    monkeypatch.setattr(reader, "SHORT_DOCUMENT_BYTES", 10)
+    monkeypatch.setattr(reader, "SMALL_UNCOMPILED_BYTES", 250)
+    monkeypatch.setattr(scan, "uncompiled_bytes", lambda: noted[-1])
+    monkeypatch.setattr(scan, "note_uncompiled", noted.append)
+    file.write_text(listed([op("a")]).ljust(100))
+    used = [read_kineto(file, file.stat().st_size).reading.reader for _ in range(4)]
+    assert (used, noted) == (["small", "small", "stream", "stream"], [0, 100, 200])
 
 
 def test_compiled_kernels_are_known_as_such():

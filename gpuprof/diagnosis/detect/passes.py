@@ -44,17 +44,38 @@ def like_before(case: Analysis, row: int, start_ns: int) -> int | None:
     """The op of a row's thread that ends before `start_ns` and begins last, if its first argument has the row's
     shape: a cast before a copy or a sort, for example."""
     ops = case.trace.ops
-    near = np.flatnonzero((ops.kind == OP) & (ops.thread == ops.thread[row]) & (ops.end_ns <= start_ns))
-    if not len(near):
+    rows, starts = _ops_in_order(case, int(ops.thread[row]))
+    at = int(np.searchsorted(starts, start_ns, side="right")) - 1
+    while at >= 0 and ops.end_ns[rows[at]] > start_ns:  # those around it
+        at -= 1
+    if at < 0:
         return None
-    last = int(near[np.argmax(ops.start_ns[near])])
+    together = rows[np.searchsorted(starts, starts[at]) : at + 1]
+    last = int(together[ops.end_ns[together] <= start_ns][0])
     first, own = (shapes_in(case, int(ops.dims[one]))[:1] for one in (last, row))
     return last if first == own else None
 
 
+def _ops_in_order(case: Analysis, thread: int) -> tuple[I64, I64]:
+    """(rows of a thread's ops in order of time, when each starts); found once for a case."""
+    known: dict[int, tuple[I64, I64]] = case.memo.setdefault("ops_in_order", {})
+    if thread not in known:
+        ops = case.trace.ops
+        rows = np.flatnonzero((ops.kind == OP) & (ops.thread == thread))
+        rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+        known[thread] = rows, ops.start_ns[rows]
+    return known[thread]
+
+
 def siblings(case: Analysis) -> tuple[I64, I64]:
     """(rows of the window's forward and recomputed ops, family of each): ops of one thread with the same parent op
-    share a family and are in order of time; annotations do not count as parents."""
+    share a family and are in order of time; annotations do not count as parents. Found once for a case."""
+    if "siblings" not in case.memo:
+        case.memo["siblings"] = _siblings(case)
+    return case.memo["siblings"]
+
+
+def _siblings(case: Analysis) -> tuple[I64, I64]:
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
     ahead = np.isin(case.timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
@@ -63,7 +84,9 @@ def siblings(case: Analysis) -> tuple[I64, I64]:
     order = np.lexsort((ops.start_ns[rows], parent, ops.thread[rows]))
     rows, parent = rows[order], parent[order]
     changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(parent, prepend=-2) != 0)
-    return rows, np.cumsum(changes)
+    family = np.cumsum(changes)
+    rows.flags.writeable = family.flags.writeable = False
+    return rows, family
 
 
 def backward_of(case: Analysis, stretches: Stretches) -> Stretches:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,10 +149,12 @@ def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
     found = _sequences(case)
     if found is None:
         return
-    alone = {name: case.step_of(one.change(1)(case.graph)) for name, one in pieces(case, found).items()}
-    for names in _chosen(case, found, alone):
+    each = pieces(case, found)
+    alone = dict(zip(each, case.steps_of([one.change(1)(case.graph) for one in each.values()]), strict=True))
+    fused_of = cache(lambda names: Fused(case, _of_pieces(found, names)))
+    for names in _chosen(case, fused_of, alone):
         some = _of_pieces(found, names)
-        fused, graph = Fused(case, some), case.graph
+        fused, graph = fused_of(frozenset(names)), case.graph
         share = float(graph.duration_ns[fused.gpu].sum()) / float(graph.duration_ns[graph.on_gpu].sum())
         if share >= LEAST_FUSABLE_SHARE:
             yield _proposal(case, some, fused, share, names, alone)
@@ -245,9 +248,11 @@ def _title(names: Sequence[str]) -> str:
     return f"fused {listed([IN_TITLE[name] for name in names])} (Liger)"
 
 
-def _chosen(case: Analysis, found: Sequences, alone: Mapping[str, float]) -> Iterator[list[str]]:
-    """Names of the pieces to fuse: those that gain on top of the ones that gain more, and then all. alone: the step
-    with each, ns.
+def _chosen(
+    case: Analysis, fused_of: Callable[[frozenset[str]], Fused], alone: Mapping[str, float]
+) -> Iterator[list[str]]:
+    """Names of the pieces to fuse: those that gain on top of the ones that gain more, and then all. fused_of: what
+    fuses some pieces; alone: the step with each, ns.
 
     Fused calls take the CPU longer than a few launches do, which shows once the others have shortened the GPU's work.
     A piece that gains less than is known of its kernels is left out: it may lose as much.
@@ -256,7 +261,7 @@ def _chosen(case: Analysis, found: Sequences, alone: Mapping[str, float]) -> Ite
     step = now
     for name in sorted(alone, key=lambda name: alone[name]):
         some = [*gaining, name]
-        then = alone[name] if not gaining else case.step_of(Fused(case, _of_pieces(found, some)).change(1)(case.graph))
+        then = alone[name] if not gaining else case.step_of(fused_of(frozenset(some)).change(1)(case.graph))
         if then < step - (SURE_GAIN - 1) * now:
             step, gaining = then, some
     if gaining:
@@ -264,7 +269,7 @@ def _chosen(case: Analysis, found: Sequences, alone: Mapping[str, float]) -> Ite
     yield list(alone)
 
 
-def _of_pieces(found: Sequences, names: Sequence[str]) -> Sequences:
+def _of_pieces(found: Sequences, names: Collection[str]) -> Sequences:
     """The sequences of some pieces."""
     return found.only(np.isin(found.kind, [kind for name in names for kind in PIECES[name]]))
 

@@ -27,6 +27,7 @@ from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed
+from gpuprof.tracefile.distinct import rows_by_value
 from gpuprof.tracefile.trace import F64, I64, OP
 from gpuprof.units import Assumed, Bytes, Ops, Published, Ratio, Share
 
@@ -374,13 +375,16 @@ def _launches(case: Analysis, found: Sequence[WideCopy]) -> I64:
 def _casts_on_cpu(case: Analysis, found: Sequence[WideCopy]) -> tuple[I64, F64]:
     """(CPU nodes, bytes that each casts in addition): before a copy to the GPU, and after one from it."""
     graph = case.graph
-    host = (graph.lane >= 0) & ~graph.waits
+    inside_ops = np.flatnonzero((graph.lane >= 0) & np.isin(graph.scope, [one.op for one in found]))
+    of_op = rows_by_value(graph.scope[inside_ops])
+    threads = np.unique(graph.lane[inside_ops]).tolist()
+    lanes = {thread: np.flatnonzero((graph.lane == thread) & ~graph.waits) for thread in threads}
     at, cast = list[int](), list[float]()
     for one in found:
-        inside = np.flatnonzero((graph.lane >= 0) & (graph.scope == one.op))
-        if not len(inside) or (one.way == "up" and not one.is_after):
+        if one.op not in of_op or (one.way == "up" and not one.is_after):
             continue
-        lane = np.flatnonzero(host & (graph.lane == graph.lane[inside[0]]))
+        inside = inside_ops[of_op[one.op]]
+        lane = lanes[int(graph.lane[inside[0]])]
         place = np.searchsorted(lane, inside[0]) if one.way == "up" else np.searchsorted(lane, inside[-1], side="right")
         if place < len(lane):
             at.append(int(lane[place]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpuprof.calibration import energy as energy_calibrated
 from gpuprof.calibration import noise as noise_calibrated
@@ -18,9 +19,8 @@ from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
 from gpuprof.replay.noise import change_noise, process_noise, replay_noise
 from gpuprof.replay.other_processes import other_processes
-from gpuprof.replay.simulate import FEWEST_IN_THREAD
+from gpuprof.replay.several_steps import SimulatedTogether
 from gpuprof.replay.transform import scale
-from gpuprof.tracefile.background import Background
 from gpuprof.value_range import Range
 
 
@@ -58,7 +58,7 @@ class PredictedSteps:
         self.case = case
         self.energy = step_energy(case)
         self._known: dict[tuple[int, ...], _Known] = {}
-        self._background = Background(worth_it=len(case.graph) >= FEWEST_IN_THREAD)
+        self._together = SimulatedTogether(case.graph)
         self.other_processes = other_processes(case.graph)
         """The graph as in processes with a faster or slower CPU."""
 
@@ -119,9 +119,10 @@ class PredictedSteps:
                 changed = change(changed)
             mean = self.case.mean
             if proposals and all(one.launches for one in proposals):
-                simulated = self._background.begin(mean.with_faster_cpu, graph, changed)
+                then = partial(mean.with_faster_cpu, graph, changed)
             else:
-                simulated = self._background.begin(mean.simulated, changed)
+                then = partial(mean.simulated, changed)
+            simulated = self._together.begin(mean.ready(changed), then)
             work_j = None if self.energy is None else self.energy.work_j(changed)
             self._known[key] = _Known((graph, changes), simulated, work_j)
         return self._known[key].step_ns

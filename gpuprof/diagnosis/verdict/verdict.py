@@ -27,6 +27,7 @@ from gpuprof.replay.bound import (
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
+from gpuprof.replay.several_steps import simulate_steps
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.split_collectives import communication_cause
 from gpuprof.replay.transform import scale, scaled, without_edges
@@ -78,14 +79,17 @@ def host_cause(graph: Graph) -> str | None:
     cause = host_causes(graph)
     waits = graph.edges.kind == SYNC
     of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.target]
-    gains = {}
+    changed = {}
     for name in ("launch", "python", "allocator", "cpu_compute", "slow_call", "unknown"):
         nodes = (cause == CAUSES.index(name)) & (graph.lane >= 0)
         if nodes.any():
             free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph
-            waited = step_of(free) if free is not graph else step
-            half, none = (waited - step_of(scaled(free, nodes, factor)) for factor in (0.5, 0.0))
-            gains[name] = step - waited + min(2 * half, none)
+            changed[name] = free, scaled(free, nodes, 0.5), scaled(free, nodes, 0.0)
+    simulate_steps([one for several in changed.values() for one in several])
+    gains = {}
+    for name, several in changed.items():
+        waited, half, none = map(step_of, several)
+        gains[name] = step - waited + min(2 * (waited - half), waited - none)
     waits &= ~of_allocator
     if waits.any():
         gains["sync"] = step - step_of(without_edges(graph, waits))

@@ -43,8 +43,11 @@ _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] 
 
 
 def model_phases(graph: Graph) -> Mask:
-    """Nodes of forward, backward and recomputation."""
-    return np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+    """Nodes of forward, backward and recomputation; read-only."""
+    if "model_phases" not in graph.shared:
+        graph.shared["model_phases"] = found = np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+        found.flags.writeable = False
+    return graph.shared["model_phases"]
 
 
 def another_batch(
@@ -59,12 +62,7 @@ def another_batch(
     one.
     rounds: `rounds_of` the graph, if already known.
     """
-    trace = graph.timeline.trace
     per_event = np.append(growth, 1.0)[graph.gpu_row]
-    to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
-    results = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoH" in text), False)[graph.gpu_row]
-    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > LARGEST_SCALAR_BYTES
-    batch_copy = (graph.resource == TRANSFER) & (to_device | results | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
     by_node = np.where(graph.on_gpu & (model_phases(graph) | (graph.phase == DATA)), per_event, 1.0)
     more = (factor if samples is None else samples) - 1
     if more:
@@ -72,13 +70,23 @@ def another_batch(
         many = rounds > 0
         on_gpu = graph.on_gpu[many]
         by_node[many] = more_calls(rounds[many], more, np.where(on_gpu, by_node[many], 1.0), on_gpu, of_a_round)
-    by_node[(graph.resource == INPUT) | batch_copy | exchanges_tokens(graph)] = factor
+    by_node[(graph.resource == INPUT) | _copies_of_batches(graph) | exchanges_tokens(graph)] = factor
     by_node[preparing(graph)] = more + 1
 
     def change(graph: Graph) -> Graph:
         return graph.with_durations(graph.duration_ns * by_node)
 
     return change
+
+
+@remembered
+def _copies_of_batches(graph: Graph) -> Mask:
+    """Nodes that copy batches to the GPU, or results to the host."""
+    trace = graph.timeline.trace
+    to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
+    results = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoH" in text), False)[graph.gpu_row]
+    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > LARGEST_SCALAR_BYTES
+    return (graph.resource == TRANSFER) & (to_device | results | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
 
 
 @remembered

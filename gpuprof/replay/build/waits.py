@@ -11,6 +11,7 @@ from gpuprof.replay.build.calls import ReplayCalls
 from gpuprof.replay.build.cpu_lanes import Pieces
 from gpuprof.replay.build.latencies import LATER_REASON_NS, usual
 from gpuprof.replay.build.work import GpuWork
+from gpuprof.tracefile.distinct import rows_by_value
 from gpuprof.tracefile.trace import F64, I64, Mask
 from gpuprof.units import Assumed, Code, Convention, Entries, WholeNs
 
@@ -141,6 +142,13 @@ def event_edges(work: GpuWork, calls: ReplayCalls) -> tuple[I64, I64]:
     if known:
         row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
     numbers = {s: i for i, (_, s) in enumerate(work.streams)}
+    of_stream, of_launcher = rows_by_value(work.stream), rows_by_value(work.launcher)
+
+    def launched_after(rows: I64 | None, t: float) -> int:
+        """The first of some work that was launched after a time; -1: none."""
+        later = np.empty(0, np.int64) if rows is None else rows[work.launched_ns[rows] > t]
+        return int(later[0]) if len(later) else -1
+
     pairs = []
     for row in waits.tolist():
         t = float(calls.end_ns[row])
@@ -149,12 +157,12 @@ def event_edges(work: GpuWork, calls: ReplayCalls) -> tuple[I64, I64]:
         if own >= 0:
             waiter = numbers.get(own, -1)
         else:
-            following = np.flatnonzero((work.launcher == calls.thread[row]) & (work.launched_ns > t))
-            waiter = int(work.stream[following[0]]) if len(following) else -1
-        target = np.flatnonzero((work.stream == waiter) & (work.launched_ns > t))
-        if waiter < 0 or not len(target):
+            following = launched_after(of_launcher.get(int(calls.thread[row])), t)
+            waiter = int(work.stream[following]) if following >= 0 else -1
+        target = launched_after(of_stream.get(waiter), t) if waiter >= 0 else -1
+        if target < 0:
             continue
-        begun = work.start_ns[target[0]]
+        begun = work.start_ns[target]
         if record in row_of and other in numbers:
             at = calls.start_ns[[row_of[record]]]
             source = int(_last_launched(work, work.stream == numbers[other], at)[0])
@@ -167,8 +175,8 @@ def event_edges(work: GpuWork, calls: ReplayCalls) -> tuple[I64, I64]:
                 if candidate >= 0 and work.stream[candidate] != waiter and work.end_ns[candidate] <= begun:
                     source = candidate
                     break
-        if 0 <= source < target[0] and work.end_ns[source] <= begun:
-            pairs.append((int(target[0]), source))
+        if 0 <= source < target and work.end_ns[source] <= begun:
+            pairs.append((target, source))
     unique = sorted(set(pairs))
     return np.array([a for a, _ in unique], np.int64), np.array([b for _, b in unique], np.int64)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from gpuprof.replay.unprofiled.phase_fit import QUICKER_HOST, Parts, fitted_to_p
 from gpuprof.replay.unprofiled.planning import planning
 from gpuprof.replay.unprofiled.profiler_cost import EventCounts, recorded_events, without
 from gpuprof.tracefile.trace import Mask
-from gpuprof.units import Assumed, Ratio, Share
+from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 MOST_EXPONENT: Assumed[Ratio] = 1.6
 """Largest factor by which the CPU itself was faster or slower, beyond the cost of recording, as an exponent of e."""
@@ -37,6 +38,8 @@ SEARCH_TOLERANCE: Assumed[Share] = 1e-4
 """Relative tolerance of the search for the cost of an event and the speed of a CPU."""
 FACTOR_BOUNDS: Assumed[tuple[Ratio, Ratio]] = (0.2, 5.0)
 """Between these, the factor is searched by which a part of a step is scaled."""
+MOST_GRAPHS_KEPT: Convention[Entries] = 8
+"""Graphs that a search keeps: it looks at the last ones again."""
 UNFITTED_DIFFERENCE: Assumed[Share] = 0.01
 """A step that is only estimated is not fitted if it differs by at most this share already."""
 
@@ -146,12 +149,17 @@ def _fitted(graph: Graph, events: EventCounts, pace: float, least: float, measur
     most = profiler_calibrated.SPREAD.value * pace
     differs = _differs(graph)
 
+    @lru_cache(maxsize=2)
+    def without_cost(scale: float) -> Graph:
+        return without(graph, events.cost_ns(scale))
+
+    @lru_cache(maxsize=MOST_GRAPHS_KEPT)
     def at(level: float, device: float) -> Graph:
         if differs is not None and level < pace:
-            reduced = scaled(without(graph, events.cost_ns(pace)), differs, float(np.exp(pace - level)))
+            reduced = scaled(without_cost(pace), differs, float(np.exp(pace - level)))
             return by_resource(reduced, device=device)
         scale = min(max(level, 0.0), most)
-        reduced = without(graph, events.cost_ns(scale))
+        reduced = without_cost(scale)
         return by_resource(
             reduced, host=float(np.exp(scale - level)), input=float(np.exp(scale - level)), device=device
         )

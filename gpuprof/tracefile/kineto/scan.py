@@ -114,3 +114,13 @@ find_separator, scan, merge = map(_kernel, ("find_separator", "scan", "merge"))
 def is_compiled() -> bool:
     """Whether the kernels' machine code is on disk, so that they need not be compiled."""
     return all(kernel.is_kept for kernel in (find_separator, scan, merge))
+
+
+def uncompiled_bytes() -> int:
+    """Text that was read without the kernels on this machine, as they were not compiled."""
+    return scan.noted
+
+
+def note_uncompiled(text_bytes: int) -> None:
+    """Notes that text as a whole, for the next reading."""
+    scan.note(text_bytes)

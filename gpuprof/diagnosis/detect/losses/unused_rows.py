@@ -13,7 +13,7 @@ import numpy as np
 from gpuprof.diagnosis.detect.losses.loss_head import LEAST_VOCABULARY, ops_of_logits
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.timeline.phases import BACKWARD, FORWARD
-from gpuprof.tracefile.trace import I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import NO_TEXT, Mask
 from gpuprof.units import Assumed, Ops, Share
 
 if TYPE_CHECKING:
@@ -58,28 +58,32 @@ def find_unused_rows(case: Analysis) -> UnusedRows | None:
 
 def _find(case: Analysis) -> UnusedRows | None:
     order, family = siblings(case)
+    dims, layers = case.trace.ops.dims[order], case.ops_named(LAYERS.__contains__)[order]
+    sizes = {text: size for text in np.unique(dims[layers]).tolist() if (size := _size(case, text)) is not None}
+    if not sizes:
+        return None
     calls = defaultdict[tuple[int, int], list[float]](list)
-    names = [case.trace.text(int(one)) or "" for one in case.trace.ops.name[order].tolist()]
-    for at, row in enumerate(order.tolist()):
-        if names[at] in LAYERS and (size := _size(case, row)) is not None:
-            used = _used(case, order, family, names, at, size)
-            calls[size].append(math.nan if used is None else used / size[0])
+    texts, families, names = dims.tolist(), family.tolist(), case.trace.texts(case.trace.ops.name[order])
+    for at in np.flatnonzero(layers & np.isin(dims, list(sizes))).tolist():
+        size = sizes[texts[at]]
+        used = _used(case, texts, families, names, at, size)
+        calls[size].append(math.nan if used is None else used / size[0])
     known = {size: found for size, found in calls.items() if not any(map(math.isnan, found))}
     few = {size: float(np.mean(found)) for size, found in known.items() if max(found) <= MOST_USED}
     if not few:
         return None
     rows, width = max(few, key=math.prod)
     matmuls, others = ops_of_logits(case, width)
-    texts, which = np.unique(case.trace.ops.dims, return_inverse=True)
-    whole = np.array([_rows(case, text, width) >= rows for text in texts.tolist()], bool)[which]
+    every, which = np.unique(case.trace.ops.dims, return_inverse=True)
+    whole = np.array([_rows(case, text, width) >= rows for text in every.tolist()], bool)[which]
     nodes = case.nodes_within(matmuls | (others & whole)) & np.isin(case.graph.phase, (FORWARD, BACKWARD))
     nodes &= case.graph.on_gpu
     return UnusedRows(few[rows, width], rows, width, nodes) if nodes.any() else None
 
 
-def _size(case: Analysis, row: int) -> tuple[int, int] | None:
+def _size(case: Analysis, text: int) -> tuple[int, int] | None:
     """(rows, classes) of an output layer's result; None for a layer with few classes, or without shapes."""
-    two = [shape for shape in shapes_in(case, int(case.trace.ops.dims[row])) if shape and len(shape) >= 2][:2]
+    two = [shape for shape in shapes_in(case, text) if shape and len(shape) >= 2][:2]
     if len(two) != 2 or len(two[1]) != 2:
         return None
     inner = two[0][-1]
@@ -89,14 +93,16 @@ def _size(case: Analysis, row: int) -> tuple[int, int] | None:
     return (math.prod(two[0][:-1]), width) if width >= max(LEAST_VOCABULARY, inner) else None
 
 
-def _used(case: Analysis, order: I64, family: I64, names: list[str], at: int, size: tuple[int, int]) -> float | None:
+def _used(
+    case: Analysis, texts: list[int], family: list[int], names: list[str], at: int, size: tuple[int, int]
+) -> float | None:
     """Rows of a layer's result that the ops after it use; None if some op takes all of them, or none was seen."""
     rows, width = size
     taken, used = rows, defaultdict[str, int](int)
-    for after in range(at + 1, min(at + 1 + MOST_OPS_AFTER, len(order))):
+    for after in range(at + 1, min(at + 1 + MOST_OPS_AFTER, len(texts))):
         if family[after] != family[at] or names[after] in LAYERS:
             break
-        count = _rows(case, int(case.trace.ops.dims[order[after]]), width)
+        count = _rows(case, texts[after], width)
         if not count:
             continue
         taken = min(taken, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,9 +44,9 @@ class Discarded:
 def find_discarded(case: Analysis) -> Discarded | None:
     """What a backward pass computes after the last gradient that an optimizer uses, where the gradients made there are
     cleared before the next step of an optimizer that updates weights of their shapes. None where there is nothing."""
-    passes = list(backward_passes(case))
-    updates = _updates(case)
-    if not passes or not updates:
+    passes = backward_passes(case)
+    updates = _updates(case) if passes else []
+    if not updates:
         return None
     inputs, trained = _embedded(case), _trained(case, len(updates))
     known = all(None not in one.shapes for one in passes)
@@ -74,14 +75,18 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
     ops, (low, high) = case.trace.ops, case.timeline.window
     found = []
     named = case.ops_named(lambda name: name.startswith("aten::"))
+    shapes_in_text = cache(lambda text: [Counter(shapes) for shapes in nested_shapes(case.trace.text(text))])
     ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
     for row in np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.start_ns < high)).tolist():
         inside = named & (ops.thread == ops.thread[row])
         inside &= (ops.start_ns >= ops.start_ns[row]) & (ops.end_ns <= ops.end_ns[row])
         by_place: dict[tuple[int, int], Counter[Shape]] = {}
-        for at in np.flatnonzero(inside).tolist():
-            for place, shapes_of in enumerate(nested_shapes(case.trace.text(int(ops.dims[at])))):
-                by_place.setdefault((int(ops.name[at]), place), Counter()).update(shapes_of)
+        calls = Counter(zip(ops.name[inside].tolist(), ops.dims[inside].tolist(), strict=True))
+        for (name, dims), times in calls.items():
+            for place, shapes_of in enumerate(shapes_in_text(dims)):
+                updated = by_place.setdefault((name, place), Counter())
+                for shape, count in shapes_of.items():
+                    updated[shape] += count * times
         shapes: Counter[Shape] = Counter()
         for one in by_place.values():
             shapes |= one

@@ -32,8 +32,15 @@ class BackwardPass:
     """Whether there was no gradient yet."""
 
 
-def backward_passes(case: Analysis) -> Iterator[BackwardPass]:
-    """Backward passes of the window, in order of time; those whose gradients are differentiated again are left out."""
+def backward_passes(case: Analysis) -> list[BackwardPass]:
+    """Backward passes of the window, in order of time; those whose gradients are differentiated again are left out.
+    Computed once per case."""
+    if "backward_passes" not in case.memo:
+        case.memo["backward_passes"] = list(_passes(case))
+    return case.memo["backward_passes"]
+
+
+def _passes(case: Analysis) -> Iterator[BackwardPass]:
     ops, backward = case.trace.ops, case.timeline.host.backward
     low, high = case.timeline.window
     engine = np.flatnonzero(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)))

@@ -175,7 +175,9 @@ def _names(case: Analysis, tensors: int) -> str:
 
 def _passes_of_steps(case: Analysis) -> list[list[BackwardPass]] | None:
     """The backward passes before each step of the optimizer; None unless each step has one optimizer's step and at
-    least one backward pass."""
+    least one backward pass, and the number of its tensors is known."""
+    if not _optimizer(case).get("tensors"):
+        return None
     ops, (low, high) = case.trace.ops, case.timeline.window
     ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
     updates = np.sort(ops.start_ns[ranges & (ops.start_ns >= low) & (ops.start_ns < high)])
@@ -195,7 +197,7 @@ def _idle_sums(case: Analysis, passes: list[BackwardPass]) -> list[bool] | None:
     or an unknown one (torch may record no shape for a new gradient)."""
     (first, *others), tensors = passes, int(_optimizer(case).get("tensors") or 0)
     added = [shape for shape, fresh in zip(first.shapes, first.fresh, strict=True) if not fresh]
-    if None in added or not tensors or sum(first.fresh) != tensors:
+    if None in added or sum(first.fresh) != tensors:
         return None
     made: set[Shape | None] = set()
     clear = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
+from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Entries, Ops
 
 if TYPE_CHECKING:
@@ -62,18 +63,21 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
     rows, family = siblings(case)
     if not len(rows):
         return None
-    ops, strings = case.trace.ops, case.trace.strings
-    names, dims = [strings[i] for i in ops.name[rows].tolist()], ops.dims[rows].tolist()
-    family = family.tolist()
-    activations = _activations(case, dims, names)
+    starts = np.flatnonzero(case.ops_named(MAKE.__contains__)[rows]).tolist()
+    if not starts:
+        return None
+    ops = case.trace.ops
+    names, dims = case.trace.texts(ops.name[rows]), ops.dims[rows].tolist()
+    activations, families = _activations(case, rows), family.tolist()
     chains: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
-    at, step = 0, np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
-    while at < len(rows):
-        end = _end(case, dims, family, names, activations, at) if names[at] in MAKE else at
+    end, step = 0, np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
+    for at in starts:
+        if at < end:
+            continue  # within the chain before
+        end = _end(case, dims, families, names, activations, at)
         if end - at >= FEWEST_OPS:
             key = (int(step[at]), *names[at:end], *dims[at:end])
             chains[key].append((int(rows[at]), int(rows[end - 1])))
-        at = max(end, at + 1)
     repeated = [(key, mine) for key, mine in chains.items() if len(mine) >= FEWEST_REBUILT]
     if not repeated:
         return None
@@ -85,9 +89,10 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
     return RebuiltConstants(stretches, len(most), named)
 
 
-def _activations(case: Analysis, dims: list[int], names: list[str]) -> frozenset[tuple[int, ...]]:
+def _activations(case: Analysis, rows: I64) -> frozenset[tuple[int, ...]]:
     """Shapes of the tensors that layers take."""
-    texts = {text for text, name in zip(dims, names, strict=True) if name in ACTIVATIONS}
+    layers = case.ops_named(ACTIVATIONS.__contains__)[rows]
+    texts = np.unique(case.trace.ops.dims[rows[layers]]).tolist()
     return frozenset(shape for text in texts for shape in shapes_in(case, text) if shape)
 
 

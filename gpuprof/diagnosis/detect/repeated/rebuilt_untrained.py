@@ -66,12 +66,11 @@ def find_untrained(case: Analysis) -> Untrained | None:
     rows, family = siblings(case)
     if not len(rows):
         return None
-    ops, strings = case.trace.ops, case.trace.strings
-    names = [strings[i] for i in ops.name[rows].tolist()]
-    flowing = None
+    ops = case.trace.ops
+    names, computes = case.trace.texts(ops.name[rows]), case.ops_named(COMPUTE.__contains__)[rows]
     chains: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     step = np.searchsorted(case.timeline.steps.start_ns, ops.start_ns[rows], side="right")
-    for first, after in _without_nodes(ops.sequence[rows], family, np.array([name in COMPUTE for name in names])):
+    for first, after in _without_nodes(ops.sequence[rows], family, computes):
         if not FEWEST_OPS <= after - first <= MOST_OPS:
             continue
         key = (int(step[first]), *names[first:after], *ops.dims[rows[first:after]].tolist())
