@@ -39,7 +39,7 @@ def test_which_inputs_a_fused_kernel_takes() -> None:
     assert taken((MANY,) * 3, BF16, None) and not taken((MANY,) * 3, BF16, None, dense=False)
     assert not taken((MANY, FEW, FEW), FLOAT, ROWS), "memory-efficient kernels take no grouped heads"
     assert not taken((MANY,) * 3, BF16, TURNED), "the width must be innermost"
-    assert not taken((MANY,) * 3, BF16, ROWS, mask="[1, 16, 512, 512]"), "a mask may need a gradient"
+    assert not taken((MANY,) * 3, BF16, ROWS, mask="[1, 16, 512, 512]"), "a mask may lie in memory in another order"
     wide, odd, fewer = "[8, 16, 512, 320]", "[8, 16, 512, 60]", "[8, 16, 256, 64]"
     assert not taken((wide,) * 3, BF16, None) and not taken((odd,) * 3, BF16, None)
     assert not taken((fewer, MANY, MANY), BF16, None) and taken((fewer, MANY, MANY), BF16, None, causal="False")
