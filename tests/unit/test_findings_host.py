@@ -323,6 +323,7 @@ def test_graphs_where_lengths_vary_are_priced_with_the_padding_that_they_need(tm
     case = eager(tmp_path, begin=begin)
     found = only(cuda_graphs, case)
     assert found.parts == ("lengths padded to 64", "torch.compile with CUDA graphs")
+    assert found.title == "torch.compile with CUDA graphs, after giving batches one shape", "nothing waits here"
     assert "1.27 times the tokens" in found.needs and found.odds == 0.8
     assert "dynamic=True" in str(only(compile, case).fix)
 

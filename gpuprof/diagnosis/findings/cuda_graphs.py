@@ -25,7 +25,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
 from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up, never_compiled
 from gpuprof.diagnosis.detect.compiled.dynamo_reasons import way_into_graphs
 from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
-from gpuprof.diagnosis.detect.compiled.graph_breaks import first_links, once_gone
+from gpuprof.diagnosis.detect.compiled.graph_breaks import Breaks, first_links, once_gone
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -37,7 +37,7 @@ from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, 
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
-from gpuprof.diagnosis.sentences import count, duration
+from gpuprof.diagnosis.sentences import count, duration, listed
 from gpuprof.projection.changes.batch import model_phases
 from gpuprof.replay.bound import LEAST_SENSITIVITY
 from gpuprof.replay.graph import launcher_of
@@ -66,6 +66,8 @@ CLONED = code("""
 for parameter in model.parameters():  # after each backward pass: the next replay overwrites what is not cloned
     parameter.grad = None if parameter.grad is None else parameter.grad.clone()""")
 """Additional code for gradient accumulation."""
+
+TITLE = "torch.compile with CUDA graphs"
 
 PAGE = Page(
     id="cuda_graphs",
@@ -137,9 +139,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             return
         launched = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
-            title="torch.compile with CUDA graphs"
-            if chain is None
-            else "torch.compile with CUDA graphs, after giving batches one shape and removing waits",
+            title=TITLE if chain is None else f"{TITLE}, after {_before(case, chain)}",
             evidence=spans(case, f"{passes_launch(case)} {launched:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
             change=once_gone(chain, graphed(found, 1)),
@@ -151,7 +151,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             last=True,
             needs="" if chain is None else chain.condition,
             odds=1.0 if chain is None else chain.odds,
-            parts=() if chain is None else (*chain.parts, "torch.compile with CUDA graphs"),
+            parts=() if chain is None else (*chain.parts, TITLE),
         )
         return
     if shapes_vary(case):
@@ -173,6 +173,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
         launches=True,
         last=True,
     )
+
+
+def _before(case: Analysis, chain: Breaks) -> str:
+    """`giving batches one shape and removing waits`: of these, what this chain begins with."""
+    shapes = shapes_vary(case)
+    return listed(["giving batches one shape"] * shapes + ["removing waits"] * (len(chain.parts) > shapes))
 
 
 def _skips(case: Analysis) -> list[str]:
@@ -343,6 +349,9 @@ FINDING = Declaration(
     synonyms=("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
     titles=(
         "torch_compile_with_cuda_graphs",
+        "torch_compile_with_cuda_graphs_after_giving_batches_one_shape",
+        "torch_compile_with_cuda_graphs_after_giving_batches_one_shape_and_removing_waits",
+        "torch_compile_with_cuda_graphs_after_removing_waits",
         "torch_compile_with_cuda_graphs_once_batches_are_alike_and_nothing_waits",
         "cuda_graphs_for_the_compiled_model",
         "cuda_graphs_for_decoding",
