@@ -70,6 +70,9 @@ time behind a GPU that limits the step (from timed steps in which the CPU was ah
 computed of tensors without gradients), functions that are written out in fused_elementwise, Liger's pieces one on top
 of the other, several small gains as one entry. The stated probability of *Worth trying* was fitted to role fit.
 
+Mended, and named, after modules_saved and attention_by_math were measured: whole embeddings next to adapters in
+adapter_extras, torch's attention whose fused kernels are switched off in eager_attention.
+
 Mended, and named, once it was known what was missed in dense_adjacency (sparse_matrix), graph_scatter (scattered_sums),
 mel_rebuilt (separate_passes: both sides of a comparison), muon_float32 (optimizer_matmuls) and input_grads_left
 (discarded_gradients: numbers of gradients where shapes are unknown). An entry that makes a shown fix with one that

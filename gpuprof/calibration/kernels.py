@@ -216,6 +216,11 @@ NO_DROPOUT_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",
     "Probability that adapters need no dropout: few weights on much data hardly overfit.",
 )  # fmt: skip
+TOKEN_ROWS_ODDS = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that whole embeddings need not be trained next to adapters: for a few new tokens their rows are "
+    "enough, a new language needs them all.",
+)  # fmt: skip
 FEWER_ADAPTERS_ODDS = Number(
     0.6, 0.4, 0.8, "", "assumed",
     "Probability that adapters on queries and values are enough, as in the first paper on LoRA; later ones prefer all "

@@ -52,3 +52,8 @@ UNUSED_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",
     "Probability that a program does not read gradients itself that no optimizer uses.",
 )  # fmt: skip
+UNCLEARED_ODDS = Number(
+    0.95, 0.6, 0.99, "", "assumed",
+    "Probability that nothing uses gradients that are added up over steps, where the only optimizer that steps has "
+    "other weights: an optimizer that steps once in many steps may have them.",
+)  # fmt: skip

@@ -105,7 +105,7 @@ def test_what_workers_do_is_not_recorded_unless_they_are_sampled(tmp_path):
 
 
 def test_the_usual_step_that_was_measured_leaves_a_signed_residual(tmp_path):
-    case = steps(lambda made: [made.small_mm() for _ in range(50)]).case(tmp_path)
+    case = steps(lambda made: [made.small_mm(gpu=12 * US) for _ in range(50)]).case(tmp_path)
     step = round(case.mean.simulated(case.graph))
     for measured in (step + 1234, step - 777):
         found = above_reach(case, measured, ())
@@ -116,7 +116,7 @@ def test_the_usual_step_that_was_measured_leaves_a_signed_residual(tmp_path):
 
 def test_recorded_steps_with_more_work_than_usual_are_scaled(tmp_path):
     """Recorded steps of two micro-batches, where most steps have one: this leaves no residual."""
-    case = steps(lambda made: [made.small_mm() for _ in range(50)]).case(tmp_path)
+    case = steps(lambda made: [made.small_mm(gpu=12 * US) for _ in range(50)]).case(tmp_path)
     step = round(case.mean.simulated(case.graph))
     double = with_facts(case, step_times=replace(case.step_times, unprofiled_ns=step))
     found = above_reach(double, step // 2, ())
@@ -197,11 +197,35 @@ def test_a_recorded_run_is_explained_and_in_words():
     assert bar.parts[0].label == "reach"
 
 
+def test_launching_is_an_item_where_it_is_most_of_the_step(tmp_path):
+    """300 kernels of 2 µs that take the CPU 10 times as long: from a CUDA graph they follow one another directly. Of
+    kernels that take as long as their launches only some of the step is gone without these: the reach is this CPU's."""
+
+    def body(gpu: int):
+        def run(made: Program):
+            for _ in range(300):
+                made.small_mm(host=20 * US, gpu=gpu)
+
+        return run
+
+    found = ledger(steps(body(2 * US)), tmp_path / "short")
+    mine = item(found, "launched one by one")
+    assert mine.kind == "host" and mine.why is not None and "300 a step, half of them under 2" in mine.why
+    assert found.largest[0] is mine and mine.ns > 0.8 * found.usual_ns
+    assert mine.reach_ns == pytest.approx(300 * 420, rel=0.05)
+    assert 300 * 2 * US <= found.reach_ns < 3 * 300 * 2 * US
+    longer = ledger(steps(body(18 * US)), tmp_path / "long")
+    assert not any("one by one" in one.what for one in longer.items)
+
+
 def test_a_reach_above_what_a_fix_promises_says_so():
-    """A launch-bound step: captured graphs need a sixth of what its ops need when this CPU launches them one by one."""
+    """A launch-bound step: captured graphs need a sixth of what its ops need when this CPU launches them one by one,
+    and the reach is about theirs. If it were above theirs, this would be said."""
     diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
-    found = diagnosis.above_reach
-    assert found is not None and diagnosis.findings[0].step_ns.high < found.reach_ns
+    found, graphs = diagnosis.above_reach, diagnosis.findings[0].step_ns
+    assert found is not None and graphs.low < found.reach_ns < graphs.high
+    assert "go lower" not in lines(diagnosis)[0]
+    diagnosis = replace(diagnosis, above_reach=replace(found, reach_ns=40 * MS))
     assert "on this machine (fixes that replace its ops go lower); what makes it longer, and" in lines(diagnosis)[0]
     unknown = replace(diagnosis, above_reach=replace(found, reach_ns=9 * MS, unknown_ns=20 * MS))
     assert "could take 9.0–29 ms on this machine (how fast 20 ms of it could be is not known" in lines(unknown)[0]
@@ -210,6 +234,8 @@ def test_a_reach_above_what_a_fix_promises_says_so():
 def test_a_fix_that_replaces_no_op_says_nothing_of_the_reach():
     """More work per step, or the same ops less often, does not go below what the ops of this step take."""
     diagnosis = diagnosed(ROOT / "scenarios" / "small_batch" / "recording")
+    assert diagnosis.above_reach is not None
+    diagnosis = replace(diagnosis, above_reach=replace(diagnosis.above_reach, reach_ns=40 * MS))
     graphs = diagnosis.findings[0]
     both = diagnosis.combined
     assert both is not None and both.work > 1

@@ -1,4 +1,5 @@
-"""LoRA adapters that do more than they have to: DoRA's norms, dropout, adapters on every layer."""
+"""LoRA adapters that do more than they have to: DoRA's norms, dropout, adapters on every layer, whole embeddings that
+are trained next to them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.adapters import LOW_RANK, MOST_RANK, Adapters, find_adapters
-from gpuprof.diagnosis.result.fix import call
+from gpuprof.diagnosis.detect.gpu.trained_tables import MOST_TABLES, find_trained_tables
+from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import Removing, scaled
 from gpuprof.tracefile.trace import Mask
@@ -45,7 +47,10 @@ A LoRA adapter is two thin matrix multiplications, a scaling and a sum for each 
 forward and more backward, which mostly cost launches. DoRA multiplies the factors into a full weight in each forward
 pass, takes the norms of its rows and scales the result by them; with dropout it also multiplies by the base weight a
 second time. Dropout on the adapter's input draws random numbers for the whole input, and prevents libraries from
-fusing. Adapters on every linear layer cost several times what they cost on queries and values alone.
+fusing. Adapters on every linear layer cost several times what they cost on queries and values alone. With
+`modules_to_save=["embed_tokens", "lm_head"]` the whole embeddings and the whole output layer are trained as well, often
+for a few new tokens: hundreds of millions of weights with gradients, clipping and states of the optimizer, next to some
+millions in adapters.
 """,
     detected=f"""
 In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1, rank at most {MOST_RANK}) and the next
@@ -53,23 +58,29 @@ one back. DoRA:
 such a pair on a unit matrix, the ops after it on tensors of the weight's sizes alone, and the scaling behind the
 adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which layers have adapters is read from the
 model's configuration; fewer are proposed only where those that would go take {percent(LEAST_LEFT_OUT)} % of the step's
-work, on the CPU or on the GPU. Needs recorded shapes.
+work, on the CPU or on the GPU. Whole embeddings: the number of trained weights that belong to no adapter
+is that of one or two tables of the vocabulary, and most weights that are trained are among them. Needs recorded shapes.
 """,
     gain=f"""
 The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries
-and values alone: the time of all adapters shrinks to their share. All three change the training, so they are listed
-with a probability (assumed): {percent(calibrated.FEWER_ADAPTERS_ODDS.value)} % that fewer adapters are enough,
+and values alone: the time of all adapters shrinks to their share. Whole embeddings: ops on tensors of a table's shape
+after the forward pass, a table's share of the optimizer's and clipping's lists of tensors, and matrix multiplications
+that give its gradient are removed; at worst, since PEFT still computes a table's gradient for the rows of new tokens,
+only the optimizer's and clipping's part. All of these change the training, so they are listed with a probability
+(assumed): {percent(calibrated.FEWER_ADAPTERS_ODDS.value)} % that fewer adapters are enough,
 {percent(calibrated.PLAIN_LORA_ODDS.value)} % for plain LoRA, {percent(calibrated.NO_DROPOUT_ODDS.value)} % for no
-dropout.
+dropout, {percent(calibrated.TOKEN_ROWS_ODDS.value)} % for embeddings that stay as they are.
 """,
     wrong="""
 Fewer adapters learn less: adapters on all layers come closer to full fine-tuning. DoRA is better at low ranks.
+A model that learns a new language or many new tokens needs its whole embeddings.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes plain LoRA, no dropout, or adapters on queries and values alone."""
+    """Proposes plain LoRA, no dropout, adapters on queries and values alone, or embeddings that are not trained."""
+    yield from _tables(case)
     found = find_adapters(case)
     if found is None:
         return
@@ -138,6 +149,39 @@ def _fewer(case: Analysis, found: Adapters) -> Iterator[Proposal]:
     )
 
 
+def _tables(case: Analysis) -> Iterator[Proposal]:
+    """Adapters, and the rows of new tokens, in place of whole embeddings and a whole output layer."""
+    found = find_trained_tables(case)
+    if found is None:
+        return
+    graph, nodes = case.graph, found.left < 1.0
+    gone = case.per_step(float((graph.duration_ns * (1.0 - found.left)).sum()))
+    if gone < LEAST_ADAPTER_SHARE * case.step_ns:
+        return
+    what = "the embeddings and the output layer are" if found.count == MOST_TABLES else "the embeddings are"
+    text = (
+        f"{what} trained whole next to adapters, {100 * found.share:,.0f} % of all trained weights, {found.rows:,} rows"
+        f" {'each' if found.count == MOST_TABLES else 'of them'}: their gradients, clipping and updates take"
+        f" {duration(gone)} of GPU time {case.unit.a}"
+    )
+    rows = {"embed_tokens": Code("new_token_ids")}
+    change = partial(scaled, nodes=nodes, factor=found.left)
+    yield Proposal(
+        title="only new tokens' rows next to adapters",
+        evidence=spans(case, text, nodes),
+        fix=call("LoraConfig", ..., modules_to_save=None, trainable_token_indices=rows)
+        + "  # without new tokens neither of the two",
+        change=change,
+        best=change,
+        worst=partial(scaled, nodes=nodes & found.updates, factor=found.left),
+        changes="embeddings and output layer stay as they are, except for new tokens",
+        odds=calibrated.TOKEN_ROWS_ODDS.value,
+        needs="few tokens are new, or none",
+        claims=("optimizer_step",),
+        key="tables",
+    )
+
+
 def _is_small(case: Analysis, nodes: Mask, share: float = LEAST_ADAPTER_SHARE) -> bool:
     """Whether these nodes are a negligible share of both the CPU's and the GPU's work."""
     ns, gpu = case.graph.duration_ns, case.graph.on_gpu
@@ -158,6 +202,9 @@ def _size(case: Analysis, nodes: Mask) -> str:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("dora", "lora_dropout", "target_modules", "all_linear"),
-    titles=("lora_instead_of_dora", "no_dropout_in_adapters", "adapters_on_queries_and_values_alone"),
-)
+    synonyms=("dora", "lora_dropout", "target_modules", "all_linear", "modules_to_save", "trainable_token_indices"),
+    titles=(
+        "lora_instead_of_dora", "no_dropout_in_adapters", "adapters_on_queries_and_values_alone",
+        "only_new_tokens_rows_next_to_adapters",
+    ),
+)  # fmt: skip

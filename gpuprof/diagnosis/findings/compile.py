@@ -256,6 +256,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    lowers=("launching",),
     synonyms=("torch_compile", "inductor", "fusion"),
     titles=("torch_compile_once_nothing_breaks_the_graph", "torch_compile_for_each_block"),
 )

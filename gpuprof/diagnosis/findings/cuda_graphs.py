@@ -339,6 +339,7 @@ FINDING = Declaration(
     find=find,
     absent=ABSENT,
     change=change,
+    lowers=("launching",),
     synonyms=("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
     titles=(
         "torch_compile_with_cuda_graphs",

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
+from gpuprof.diagnosis.detect.repeated.idle_weights import IdleWeights, idle_weights
 from gpuprof.diagnosis.result.fix import Code, Fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
@@ -20,6 +21,7 @@ from gpuprof.replay.transform import removed, scaled
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
+_TITLE = "no backward pass into a part whose gradients are not used"
 _BACKWARD = "a backward pass whose gradients are not used"
 
 PAGE = Page(
@@ -31,6 +33,8 @@ A discriminator's loss on generated pictures goes back through the generator, wh
 step. A frozen part below the first trained layer has inputs with `requires_grad` (as `enable_input_require_grads()`
 does), and gradients go through it to an input that is not updated. The training needs none of these gradients:
 `detach()` ends the backward pass where the trained part begins, and what comes before it need not keep its activations.
+A second encoder that is in `eval()` and in no optimizer, but still has `requires_grad`, gets a whole backward pass of
+its own: `requires_grad_(False)` removes it.
 """,
     detected="""
 The profiler records the shape of each gradient that a backward pass makes, whether it is added to an existing one, and
@@ -42,6 +46,9 @@ is updated), or if the tensors of an optimizer's step are not visible (flattened
 list of more than 30, whose shapes torch does not record). Then numbers decide: where the only optimizer has all weights
 that get gradients, and a pass makes more gradients than there are such weights, those after a longer way than between
 any two weights are of inputs.
+
+A part of weights that no optimizer has is found as in `idle_gradients`: this finding has those through which no
+gradient goes on to a trained layer.
 """,
     gain="""
 The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that
@@ -57,6 +64,11 @@ with `requires_grad`: without them, checkpointed layers get no gradients. Set `u
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes to end the backward pass after the last gradient that is used."""
+    idle = idle_weights(case)
+    if idle is not None:
+        if idle.below_nothing:
+            yield _of_part(case, idle)
+        return
     found = find_discarded(case)
     if found is None:
         return
@@ -73,7 +85,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
     worst = 1.0 - calibrated.IDLE_PART.rising[0]
     yield Proposal(
-        title="no backward pass into a part whose gradients are not used",
+        title=_TITLE,
         evidence=spans(case, text, nodes),
         fix=_transformers() if case.stack.package == "transformers" and not found.weights else _detached(),
         change=partial(removed, nodes=nodes),
@@ -81,6 +93,29 @@ def find(case: Analysis) -> Iterator[Proposal]:
         odds=calibrated.UNUSED_ODDS.value,
         item=(_BACKWARD, why),
         needs="nothing else in the program reads these gradients",
+    )
+
+
+def _of_part(case: Analysis, found: IdleWeights) -> Proposal:
+    """The proposal for a part of weights that no optimizer has, and whose inputs need no gradients."""
+    graph, names = case.graph, found.names
+    gpu = found.gone & graph.on_gpu
+    ns = case.per_step(float(graph.duration_ns[gpu].sum()))
+    text = (
+        f"backward passes go through {f'{names}, ' if names else ''}a part of {found.tensors:,} weights"
+        f" ({found.elements / 1e6:,.1f} M parameters) that the optimizer does not have: {duration(ns)} of GPU time"
+        f" {case.unit.a}"
+    )
+    return Proposal(
+        title=_TITLE,
+        evidence=spans(case, text, gpu),
+        fix=call("encoder.requires_grad_", False)
+        + f"  # {names or 'the part'} that is not trained: eval() does not freeze it",
+        change=found.without,
+        worst=found.without_the_least,
+        odds=found.odds,
+        item=(_BACKWARD, "it leads to gradients that no optimizer has: the weights have requires_grad"),
+        needs=found.needs,
     )
 
 

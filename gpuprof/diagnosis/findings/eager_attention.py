@@ -86,10 +86,10 @@ the result, whichever is longer. Their CPU time becomes that of {FUSED_LAUNCHES[
     wrong="""
 A mask that is not causal (padding within the batch) is passed on as a tensor, and the kernel does twice the work.
 Models that add something to the scores that the fused kernel does not support (sinks, soft caps) need FlexAttention
-or their own kernel. torch's own attention op also computes all scores where no fused kernel takes its inputs: a mask
-that needs a gradient, heads wider than 256, fewer heads of keys than of queries in fp32, inputs whose innermost
-dimension is not the width of a head. That is not this finding: bf16 inputs, repeated keys and values, or a contiguous
-copy come first there.
+or their own kernel. torch's own attention op also computes all scores where no fused kernel takes its inputs: fewer
+heads of keys than of queries in fp32 or with a mask; queries, keys, values or a mask whose innermost dimension is not
+contiguous in memory (T5's position bias). That is not this finding: bf16 inputs, repeated keys and values, or a
+contiguous copy come first there.
 """,
 )
 

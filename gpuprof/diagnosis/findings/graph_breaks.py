@@ -265,6 +265,7 @@ def _fix(breaks: Sequence[GraphBreak]) -> Fix:
 FINDING = Declaration(
     page=PAGE,
     find=find,
+    lowers=("launching",),
     synonyms=("graph_break", "fullgraph", "dynamo_break"),
     titles=("no_graph_breaks", "no_graph_breaks_and_cuda_graphs", "not_compiled"),
 )

@@ -11,8 +11,11 @@ import numpy as np
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
+from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.idle_weights import WEIGHTS_SHARE, IdleWeights, idle_weights
 from gpuprof.diagnosis.result.fix import call, code
+from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.tracefile.trace import F64, Mask
@@ -23,9 +26,7 @@ if TYPE_CHECKING:
 
 LEAST_IDLE_SHARE: Assumed[Share] = 0.2
 """Smallest share of the parameters with gradients for a proposal: a pooler that no loss uses has less."""
-WEIGHTS_SHARE: Assumed[Share] = 0.5
-"""Share of the backward pass's time that gradients of weights take in layers of matrix multiplications; the other half
-are gradients of their inputs."""
+_TITLE = "no gradients for weights that are not trained"
 
 PAGE = Page(
     id="idle_gradients",
@@ -33,29 +34,48 @@ PAGE = Page(
     applies=("training",),
     means="""
 A new head or an adapter is trained, only its parameters are given to the optimizer, and the rest of the model still has
-`requires_grad=True`. Then autograd computes the gradients of all weights in each step, and keeps all activations for
-them, although nothing reads the result. Below the first trained layer the whole backward pass is wasted.
+`requires_grad=True`. Or a second network, in no optimizer, is part of the loss: a perceptual loss, a reward or distance
+by a pretrained model. `eval()` does not freeze it. Then autograd computes the gradients of all weights in each step,
+and keeps all activations for them, although nothing reads the result. Below the first trained layer the whole backward
+pass is wasted, and so is one that ends in a layer whose input needs no gradient, such as that of the loss's target.
 """,
     detected="""
 The recorder compares the model's parameters with those of all optimizers that have stepped: those with a gradient
 that are in none of them must be at least a fifth of all with one. Not detected for sharded or flattened weights,
 whose optimizers hold other tensors.
+
+The trace shows it, too, and for models that are not the trained one: where each step clears gradients with
+`set_to_none=True`, and the number of new ones in a step is that of its only optimizer's tensors, all others are added
+to gradients of earlier steps, which nothing clears. Half of them must come before the new ones or have other shapes, or
+the recorder must have counted this number: else they may be added to gradients of the same step. An op computes such a
+gradient if the next weight of its shape that gets a gradient is one of them.
 """,
     gain=f"""
 The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's order),
 and so are weight gradients in the layers above: half of the time of a matrix multiplication's backward pass. At best
-{calibrated.IDLE_PART.high:g} times that, at worst {calibrated.IDLE_PART.low:g} times (assumed). Memory for gradients
-and activations is freed, which is not counted.
+{calibrated.IDLE_PART.high:g} times that, at worst {calibrated.IDLE_PART.low:g} times (assumed). Where the trace shows
+the ops, they are removed: the sum into each of these gradients, the matrix multiplication that computes it, the kernels
+of a convolution's backward pass that follow those for its input (half of it where their names do not say), and all of
+the backward pass between the first of these weights and a layer that computes no gradient of its input. At worst the
+latter stays, unless the next gradient after it has a size that does not occur in it: a trained layer may have another
+way into it. Memory for gradients and activations is freed, which is not counted.
 """,
-    wrong="""
+    wrong=f"""
 Gradients that the program reads itself (saliency, a penalty on them, an optimizer of its own that has no `step()` of
-`torch.optim`) are needed.
+`torch.optim`) are needed. The recorder lists the modules whose weights are in no optimizer of the process; without that
+list, an optimizer that steps once in many steps may have them: the probability is {calibrated.UNCLEARED_ODDS.value:g}
+(assumed).
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes not to compute gradients of weights that are not trained."""
+    traced = idle_weights(case)
+    if traced is not None:
+        if not traced.below_nothing:
+            yield _of_ops(case, traced)
+        return
     optimizer = (case.run.optimizer or {}) if case.run else {}
     idle, below, used = (float(optimizer.get(name) or 0) for name in ("idle_gradients", "idle_below", "parameters"))
     whole = idle + used
@@ -75,7 +95,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
     gpu = nodes & graph.on_gpu
     yield Proposal(
-        title="no gradients for weights that are not trained",
+        title=_TITLE,
         evidence=spans(case, text, gpu if gpu.any() else nodes),
         fix=call("model.requires_grad_", False)
         + "  # before the optimizer is made; then\n"
@@ -83,6 +103,31 @@ def find(case: Analysis) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
+    )
+
+
+def _of_ops(case: Analysis, found: IdleWeights) -> Proposal:
+    """The proposal where the trace shows which ops compute these gradients."""
+    graph = case.graph
+    gone, halved = found.gone & graph.on_gpu, found.halved & graph.on_gpu
+    ns = case.per_step(float(graph.duration_ns[gone].sum() + WEIGHTS_SHARE * graph.duration_ns[halved].sum()))
+    names = found.names
+    text = (
+        f"backward passes compute gradients of {found.tensors:,} weights ({found.elements / 1e6:,.1f} M parameters)"
+        f"{f' of {names}' if names else ''} that the optimizer does not have: {duration(ns)} of GPU time"
+        f" {case.unit.a}"
+    )
+    return Proposal(
+        title=_TITLE,
+        evidence=spans(case, text, gone | halved),
+        fix=call("network.requires_grad_", False)
+        + f"  # {names or 'the part of the loss'} that is not trained\n"
+        + code("with torch.no_grad():")
+        + "  # around its calls whose inputs need no gradients, as the target's",
+        change=found.without,
+        worst=found.without_the_least,
+        odds=found.odds,
+        needs=found.needs,
     )
 
 
@@ -99,6 +144,7 @@ def _left(nodes: Mask, gone: float) -> F64:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("freeze", "frozen_weights", "trainable_parameters"),
+    ledger=LedgerItem("gradients of weights that no optimizer has", "the weights have requires_grad", "discarded"),
+    synonyms=("freeze", "frozen_weights", "trainable_parameters", "requires_grad", "perceptual_loss"),
     titles=("no_gradients_for_weights_that_are_not_trained",),
 )

@@ -218,7 +218,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     change=change,
-    lowers=("planning", "loading_code", "compiling"),
+    lowers=("planning", "loading_code", "compiling", "launching"),
     synonyms=("recompilation", "dynamic_shapes", "recompile"),
     titles=(
         "fixed_shapes",

@@ -4,9 +4,10 @@ The order is fixed, because items overlap: waiting for input; garbage collection
 calls; ops on tensors in host memory; waiting for the GPU; copies that block; allocating; reference implementations that
 a fused one replaces, and scores that a mask discards; repeated work; padding; logits without a label; norms, gates and
 losses in many kernels, and matrix multiplications without tensor cores; kernels slower than usual for their kind; long
-stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is left is the reach:
-the useful work of the same training at the usual rates of its kinds of op and sizes on this GPU, launched by this CPU
-at its own speed."""
+stretches of Python; waiting for other ranks; small kernels that are launched one by one, where that is most of the
+step; and last, kernels for which no rate is known. What is left is the reach: the useful work of the same training at
+the usual rates of its kinds of op and sizes on this GPU, launched by this CPU at its own speed, or as in a CUDA graph
+where launching is most of the step."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from gpuprof.diagnosis.reach.host_parts import (
 )
 from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
+from gpuprof.diagnosis.reach.launch_parts import launches
 from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.sampled import sampled_in
 from gpuprof.diagnosis.result.above_reach import AboveReach, Item, Where
@@ -39,7 +41,7 @@ from gpuprof.value_range import Range
 ORDER = (
     batches, declared("stalled"), declared("moved"), slow_ops, computing, waits, blocking_copies, allocations,
     declared("replaced"), declared("repeated"), declared("discarded"), declared("faster"), slow_kernels,
-    python_stretches, peers, unknown_kernels,
+    python_stretches, peers, launches, unknown_kernels,
 )  # fmt: skip
 
 

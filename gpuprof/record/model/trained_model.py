@@ -13,12 +13,13 @@ from .samples import batch_size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, Code, Convention, Levels, Names, Published
+    from gpuprof.units import Assumed, Characters, Code, Convention, Levels, Names, Published
 
 
 _ITERABLE: Published[Code] = 1
 """torch's number for a dataset that is only iterated over."""
 _MOST_NAMES: Convention[Names] = 64
+_LONGEST_NAME: Convention[Characters] = 200
 _MOST_WRAPPERS: Assumed[Levels] = 8
 
 
@@ -134,6 +135,35 @@ def idle_gradients(model: Any, updated: set[int]) -> dict[str, int]:
         elif parameter.requires_grad and parameter.grad is not None:
             idle += parameter.numel()
     return {"idle_gradients": idle, "idle_below": below} if seen else {}
+
+
+def idle_modules(roots: Iterable[Any], held: set[int]) -> list[dict[str, Any]]:
+    """The largest modules all of whose trainable weights have a gradient and are in no optimizer, of any model of the
+    process, by class and path: `PerceptualLoss.vgg`. held: ids of the tensors that optimizers have. Empty if none of
+    these belongs to a module, as with sharded or flattened weights."""
+    roots, counted, found = list(roots), set(), []
+    if not any(id(parameter) in held for root in roots for parameter in root.parameters()):
+        return []
+    waiting = [(type(root).__name__, root) for root in roots]
+    while waiting and len(found) < _MOST_NAMES:
+        name, module = waiting.pop(0)
+        trained = [one for one in module.parameters() if one.requires_grad and id(one) not in counted]
+        if trained and all(id(one) not in held and one.grad is not None for one in trained):
+            counted.update(map(id, trained))
+            elements = sum(one.numel() for one in trained)
+            found.append({"name": name[-_LONGEST_NAME:], "tensors": len(trained), "parameters": elements})
+        elif trained:
+            waiting += [(f"{name}.{child}", one) for child, one in module.named_children()]
+    return found
+
+
+def held_by_optimizers() -> set[int]:
+    """Ids of the tensors of all optimizers of the process, also of those that have not stepped yet. Takes as long as
+    one pass of the garbage collector."""
+    import torch
+
+    optimizers = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
+    return {id(one) for optimizer in optimizers for one in optimizer_parameters(optimizer)}
 
 
 def describe_loader(batches: Any) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from .trained_model import (
     describe_model,
     describe_optimizer,
     find_model,
+    held_by_optimizers,
     idle_gradients,
+    idle_modules,
     is_compiled,
     optimizer_parameters,
 )
@@ -113,7 +115,9 @@ class Training:
             self._model = _loosely(model)
             facts["model"] = describe_model(model)
             if optimizer is not None:
-                facts["optimizer"] |= idle_gradients(model, {one for ids in self._updated.values() for one in ids})
+                updated = {one for ids in self._updated.values() for one in ids}
+                facts["optimizer"] |= idle_gradients(model, updated)
+                facts["optimizer"]["idle_modules"] = idle_modules(models_of_process(), updated | held_by_optimizers())
             self.program.meet_model(model)
 
     def hook(self, listener: CallListener, open_range: Any, levels: int | None) -> None:

@@ -85,8 +85,9 @@ def _taken(arguments: Arguments, *, dense: bool) -> tuple[Shape | None, int]:
     """(shape, bytes per element) of an attention that a fused kernel takes; (None, 0) where one may refuse.
 
     Flash kernels take bf16 and fp16, also with fewer heads of keys; memory-efficient ones take fp32 too, with as many
-    heads of keys as of queries. With a mask it depends on more than is recorded (whether it needs a gradient, how it
-    is aligned). dense: whether the width of a head is the innermost dimension where strides were not recorded.
+    heads of keys as of queries. With a mask it depends on how that lies in memory: memory-efficient kernels want its
+    innermost dimension contiguous. dense: whether the width of a head is the innermost dimension where strides were
+    not recorded.
     """
     nothing = None, 0
     query, key, value = (arguments.tensor(position) for position in range(3))

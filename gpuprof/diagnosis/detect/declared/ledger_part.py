@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Cost = Literal[
     "batches", "planning", "loading_code", "compiling", "allocating", "computing_on_cpu", "waiting_for_gpu",
-    "blocking_copies", "long_python", "later_ranks",
+    "blocking_copies", "long_python", "later_ranks", "launching",
     "slow_matmuls", "slow_attention", "slow_optimizer", "slow_copies", "slow_kernels",
 ]  # fmt: skip
 """Costs that the ledger finds by itself; a finding declares those that its fixes remove or lower. The last row is of

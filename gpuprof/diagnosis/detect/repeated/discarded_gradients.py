@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,15 +12,13 @@ import numpy as np
 from gpuprof.costs.arguments import nested_shapes
 from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.passes import shapes_in
-from gpuprof.projection.changes.batch import ACCUMULATE
+from gpuprof.diagnosis.detect.repeated.gradient_sums import BackwardPass, Shape, backward_passes
 from gpuprof.replay.stretches import Stretches
-from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, NO_TEXT
 from gpuprof.units import Assumed, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-Shape = tuple[int, ...]
 FEWEST_NODES: Assumed[Ops] = 10
 """Fewest autograd nodes after the last gradient that is used: a part of a model has more, a layer's cast and lookup
 fewer."""
@@ -30,7 +27,6 @@ UNMATCHED_SHAPES_SHARE: Assumed[Share] = 0.5
 gradients that are used."""
 IDLE = "idle_"
 """Beginning of the names of a run's facts about the weights whose gradients no optimizer uses."""
-_SUM = "torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +41,10 @@ class Discarded:
     weights in no optimizer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """A backward pass: rows of autograd's nodes in order of time, and what it adds to."""
-
-    rows: I64
-    sums: I64
-    """Positions in `rows` of sums into gradients."""
-    shapes: list[Shape | None]
-    """Shapes of these gradients; None where they were not recorded."""
-    fresh: list[bool]
-    """Whether there was no gradient yet."""
-
-
 def find_discarded(case: Analysis) -> Discarded | None:
     """What a backward pass computes after the last gradient that an optimizer uses, where the gradients made there are
     cleared before the next step of an optimizer that updates weights of their shapes. None where there is nothing."""
-    passes = list(_passes(case))
+    passes = backward_passes(case)
     updates = _updates(case) if passes else []
     if not updates:
         return None
@@ -84,37 +67,6 @@ def find_discarded(case: Analysis) -> Discarded | None:
         return None
     stretches = Stretches(np.array(threads, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
     return Discarded(stretches, count / case.steps, len(passes) > case.steps)
-
-
-def _passes(case: Analysis) -> Iterator[_Pass]:
-    """Backward passes of the window, in order of time; those whose gradients are differentiated again are left out."""
-    ops, backward = case.trace.ops, case.timeline.host.backward
-    low, high = case.timeline.window
-    engine = np.flatnonzero(case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE)))
-    engine = engine[np.argsort(ops.start_ns[engine], kind="stable")]
-    sums = case.ops_named(lambda name: name == ACCUMULATE)
-    inner = set(case.timeline.host.differentiable.start.tolist())
-    calls = np.flatnonzero(case.ops_named(lambda name: name == _SUM))
-    calls = calls[np.argsort(ops.start_ns[calls], kind="stable")]
-    called, ran = ops.start_ns[calls], ops.start_ns[engine]
-    adds = case.ops_within(case.ops_named(lambda name: name == _SUM)) & case.ops_named(
-        lambda name: name in ("aten::add_", "aten::add")
-    )
-    added = np.sort(ops.start_ns[adds])
-    for start, end in zip(backward.start.tolist(), backward.end.tolist(), strict=True):
-        if start < low or end > high or start in inner:
-            continue
-        rows = engine[np.searchsorted(ran, start) : np.searchsorted(ran, end)]
-        rows = rows[ops.end_ns[rows] <= end]
-        if not len(rows) or len(np.unique(ops.thread[rows])) > 1:
-            continue
-        places = np.flatnonzero(sums[rows])
-        first, last = ops.start_ns[rows[places]], ops.end_ns[rows[places]]
-        call = np.append(calls, -1)[np.searchsorted(called, first)]
-        texts = np.where((call >= 0) & (ops.end_ns[call] <= last), ops.dims[call], NO_TEXT).tolist()
-        shapes = [one[0] if (one := shapes_in(case, text)) else None for text in texts]
-        fresh = np.searchsorted(added, first) == np.searchsorted(added, last)
-        yield _Pass(rows, places, shapes, fresh.tolist())
 
 
 def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
@@ -143,7 +95,8 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
 
 
 def _end_of_use(
-    case: Analysis, passes: list[_Pass], at: int, updates: list[tuple[int, Counter[Shape]]], inputs: frozenset[Shape]
+    case: Analysis, passes: list[BackwardPass], at: int, updates: list[tuple[int, Counter[Shape]]],
+    inputs: frozenset[Shape],
 ) -> int | None:  # fmt: skip
     """Position in a pass of the last sum into a gradient that may be used; None if what follows is too little to
     matter."""
@@ -178,7 +131,7 @@ def _trained(case: Analysis, updates: int) -> int | None:
     return tensors if tensors and every else None
 
 
-def _end_of_trained(one: _Pass, trained: int) -> int | None:
+def _end_of_trained(one: BackwardPass, trained: int) -> int | None:
     """Position in a pass of the sum into the gradient of the last of `trained` weights, where more gradients follow: as
     no other weight gets one, they are of inputs, which come before all weights. None where the pass does not end in a
     longer way to them than there is between any two weights."""
@@ -191,7 +144,7 @@ def _end_of_trained(one: _Pass, trained: int) -> int | None:
 
 
 def _updated(
-    case: Analysis, passes: list[_Pass], at: int, shape: Shape, count: int,
+    case: Analysis, passes: list[BackwardPass], at: int, shape: Shape, count: int,
     updates: list[tuple[int, Counter[Shape]]], begun: int,
 ) -> int:  # fmt: skip
     """Most gradients of a shape that one optimizer updates before all of them are cleared, from a pass on.
