@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.case import only
@@ -45,7 +46,7 @@ def forward_algorithm(folder: Path, collects: str = "") -> Analysis:
         for number in reversed(range(first + 1, program.sequence + 1)):
             start = program.now
             program.op("aten::mul", "mul", 2 * US, [PAIRS], [FLOAT])
-            arguments = {"Sequence number": number, "Fwd thread id": 1}
+            arguments: dict[str, Any] = {"Sequence number": number, "Fwd thread id": 1}
             name = "autograd::engine::evaluate_function: MulBackward0"
             program.trace.op(name, start - US, program.now + US, AUTOGRAD, **arguments)
             program.now += 2 * US
