@@ -14,6 +14,7 @@ from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.detect.attention import kernels_off
 from gpuprof.diagnosis.findings import autocast, eager_attention
 from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.record.model.program import switches_on
 from gpuprof.tracefile.run_folder.program import Program
 
 RECORDINGS = Path(__file__).parents[2] / "scenarios/programs"
@@ -75,3 +76,11 @@ def test_the_calls_that_were_recorded_are_the_ones_to_remove(tmp_path: Path, kno
     case = case_of(program.trace.write(tmp_path / "trace.json"), run=run)
     every = tuple(kernels_off.CALLS.values())
     assert kernels_off.calls_to_remove(case) == ((every[0], every[2]) if known and len(known) == 2 else every)
+
+
+def test_the_recorder_notes_which_kernels_are_switched_off() -> None:
+    torch = pytest.importorskip("torch")
+    off = set(kernels_off.CALLS)
+    assert not off & set(switches_on())
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        assert off & set(switches_on()) == {"no_mem_efficient_sdp", "no_cudnn_sdp"}

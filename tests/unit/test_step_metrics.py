@@ -201,6 +201,17 @@ def test_not_what_a_loss_may_contain_or_what_is_kept(tmp_path: Path, before, aft
     assert not list(step_metrics.find(trained(tmp_path, before, after)))
 
 
+def test_not_what_follows_the_copy_of_the_next_batch(tmp_path: Path):
+    def prepared(program: Training) -> None:
+        start = program.now
+        program.launch("Memcpy HtoD (Pinned -> Device)", (start + 2 * US, start + 6 * US), 5 * US, cat="gpu_memcpy")
+        program.now += 10 * US
+        program.trace.op("aten::to", start, program.now)
+        decoded(program)
+
+    assert not list(step_metrics.find(trained(tmp_path, nothing, prepared)))
+
+
 def test_not_inputs_of_the_next_pass(tmp_path: Path):
     """The next pass begins with a tensor of the size of what the run computes."""
 

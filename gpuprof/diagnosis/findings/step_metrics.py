@@ -56,13 +56,13 @@ of hundreds of tensors, and read hundreds of values.
     detected=f"""
 Ops between passes for which the backward pass evaluates nothing (by autograd's numbers; with or without `no_grad`), in
 a run that ends with a copy to the CPU and takes at least {percent(LEAST_GPU_SHARE)} % of the GPU's time, or
-{percent(LEAST_CPU_SHARE)} % of the step on the CPU. A run has no
-matrix multiplications, convolutions or attention (a teacher or reference model), no in-place ops on large tensors
-(moving averages), no ops on lists of tensors (optimizers, norms of gradients) and no random numbers. It comes after the
-last op with gradients, except on single values (a scaled loss), and no tensor is copied to the GPU before the backward
-pass; or it comes after the backward pass. So the loss cannot contain it: rewards, matchers and weights of losses are
-computed earlier, or return to the GPU. Not detected in front of the
-loss, in compiled code, and in recordings without autograd's numbers.
+{percent(LEAST_CPU_SHARE)} % of the step on the CPU. A run has no matrix multiplications, convolutions or attention (a
+teacher or reference model), no in-place ops on large tensors (moving averages), no ops on lists of tensors (optimizers,
+norms of gradients) and no random numbers. It comes after the last op with gradients, except on single values (a scaled
+loss), and no tensor is copied to the GPU before the backward pass; or it comes after the backward pass and before the
+next batch is copied to the GPU. So the loss cannot contain it: rewards, matchers and weights of losses are computed
+earlier, or return to the GPU. Not detected in front of the loss, in compiled code, and in recordings without autograd's
+numbers.
 
 What Python does after the run, up to the next pass, counts too if at least {percent(LEAST_METRICS_SHARE)} % of its
 samples are in a package of metrics ({", ".join(f"`{one.rstrip('/')}`" for one in PACKAGES[:4])}, …).

@@ -39,10 +39,10 @@ LOG_EVERY: Assumed[Steps] = 50
 LISTS = '"TensorList"'
 KEPT = re.compile(
     r"^(?!aten::)|_foreach|_fused|norm$|vector_norm|nonfinite|isfinite|isinf|isnan|rand|bernoulli|dropout|multinomial"
-    r"|normal_|uniform_|one_hot"
+    r"|normal_|uniform_|one_hot|embedding"
 )
 """Ops whose results are more than numbers for a log: ops of other libraries, collectives, ops on gradients, random
-ones."""
+ones, and those with which a model begins."""
 IN_PLACE = re.compile(r"[^_]_$")
 FIRST_OPS: Assumed[Ops] = 30
 """Number of ops at the beginning of a forward pass that may read its inputs."""
@@ -241,7 +241,8 @@ class PassOps:
         if begin < 0 and len(self.backward):
             # Before the first recorded step was another one, which ended like the last recorded one.
             before = np.append(np.arange(self._since(len(self.backward) - 1), len(self.rows)), before)
-        if not len(self.backward) or (self.models & ~self.in_optimizer)[before].any():
+        # What follows the copy of the next batch may prepare it for the next pass.
+        if not len(self.backward) or ((self.models | self.batches) & ~self.in_optimizer)[before].any():
             return False
         rest = rest[self.needed[rest]]
         inputs = {math.prod(shape) for at in rest[:FIRST_OPS].tolist() for shape in self.shapes(at)}
