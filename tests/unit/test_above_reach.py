@@ -312,9 +312,11 @@ def test_a_loop_of_python_that_is_worth_trying_lies_above_reach():
     """Weights are averaged one by one: the step went from 68.6 to 41.6 ms with one op over the list of them."""
     found = diagnosed(ROOT / "scenarios" / "cases" / "ema_loop" / "recording").above_reach
     assert found is not None and identity_holds(found)
-    first = found.largest[0]
-    assert first.finding == "python_loop" and "in a Python loop" in first.what
-    assert first.ns == pytest.approx(27 * MS, rel=0.2)
+    mine, launching = item(found, "in a Python loop"), item(found, "launched one by one")
+    assert mine.finding == "python_loop" and mine.ns == pytest.approx(27 * MS, rel=0.2)
+    # Launches of all the rest take about as long, and are replayed without the loop.
+    assert {one.what for one in found.largest[:2]} == {mine.what, launching.what}
+    assert found.items.index(mine) < found.items.index(launching)
 
 
 @pytest.mark.slow
