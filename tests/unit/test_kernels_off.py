@@ -52,6 +52,8 @@ def test_which_inputs_a_fused_kernel_takes() -> None:
     assert not taken((MANY,) * 3, BF16, ROWS, mask=mask, laid="[0, 1, 8192, 16]"), "as T5's position bias does"
     assert taken((MANY,) * 3, FLOAT, ROWS, mask=mask, laid="[0, 262144, 512, 1]")
     assert not taken((MANY, FEW, FEW), BF16, ROWS, mask=mask, laid="[0, 262144, 512, 1]")
+    cut = parse("math", f"[{', '.join((MANY,) * 3)}]", None, None, None)
+    assert kernels_off._taken(cut, dense=True, bf16=True) == (None, 0), "a damaged record"
     half = "c10::Half"
     assert not taken((MANY,) * 3, BF16, ROWS, bf16=False) and taken((MANY,) * 3, half, ROWS, bf16=False)
     assert not taken((MANY, FEW, FEW), half, ROWS, bf16=False), "flash kernels need a newer GPU"

@@ -93,7 +93,7 @@ def _taken(arguments: Arguments, *, dense: bool, bf16: bool) -> tuple[Shape | No
     nothing = None, 0
     query, key, value = (arguments.tensor(position) for position in range(3))
     mask = arguments.tensor(MASK)
-    if query is None or key is None or value is None or (mask is None and arguments.types[MASK]):
+    if query is None or key is None or value is None or (mask is None and arguments.types[MASK : MASK + 1] != ("",)):
         return nothing
     if any(len(one.shape) != 4 for one in (query, key, value)) or key.shape != value.shape:
         return nothing
