@@ -41,7 +41,7 @@ def ready(kernel, types, arguments, made={}):
         made[kernel._name] = compiled._run_by_numba(kernel._find())
     kernel._ready[types] = made[kernel._name]
     return made[kernel._name]
-compiled.Kernel._make_ready = ready
+compiled.NumbaFunction._make_ready = ready
 """
 
 

@@ -17,6 +17,10 @@ INDEPENDENT = Number(
     0.7, 0.5, 0.9, "", "assumed",
     "Probability that no round needs the result of the one before, which ops without their tensors do not show.",
 )  # fmt: skip
+JOINED = Number(
+    0.65, 0.4, 0.85, "", "assumed",
+    "Probability that two rounds of a loop over small ops that carries a state can be joined to one.",
+)  # fmt: skip
 SEPARATE = Number(
     0.85, 0.6, 0.95, "", "assumed",
     "Probability that the ops over all rounds gain if each round has its own tensor (norms, copies): no pair of "

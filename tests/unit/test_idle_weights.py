@@ -12,7 +12,7 @@ from helpers.cpu_recording import recorded
 from helpers.quick import few
 
 from gpuprof.diagnosis.findings import discarded_gradients, idle_gradients
-from gpuprof.record.model.trained_model import idle_modules
+from gpuprof.record.model.trained_model import held_by_optimizers, idle_modules
 
 torch = pytest.importorskip("torch")
 LAYERS = 4
@@ -72,6 +72,9 @@ def retained():
 
 SEEN = {"tensors": OF_LOSS, "idle_modules": [{"name": "Two.answering", "tensors": OF_LOSS, "parameters": 1000}]}
 UNSEEN = {"tensors": OF_LOSS}
+RARE = {"tensors": OF_LOSS, "idle_modules": []}
+"""The recorder has found all weights in optimizers: one of them has not stepped yet."""
+OTHER = {"tensors": OF_LOSS, "idle_modules": [{"name": "Two.other", "tensors": 1, "parameters": 8}]}
 WEIGHTS, BRANCH = LAYERS + 2, 2 * (LAYERS + 2) - 1
 """Matrix multiplications of a backward pass for weights; all of one whose input needs no gradient."""
 CASES = [
@@ -80,6 +83,8 @@ CASES = [
     pytest.param(lambda: encoders(passes=2), UNSEEN, discarded_gradients, 2 * BRANCH, 0.95, id="two passes"),
     pytest.param(lambda: encoders(first=True), UNSEEN, None, 0, 0, id="may be added to new ones"),
     pytest.param(lambda: encoders(first=True), SEEN, discarded_gradients, BRANCH, 1, id="counted by the recorder"),
+    pytest.param(encoders, RARE, None, 0, 0, id="an optimizer that steps rarely"),
+    pytest.param(encoders, OTHER, discarded_gradients, BRANCH, 0.85, id="another number"),
     pytest.param(lambda: encoders(keep=True), UNSEEN, None, 0, 0, id="cleared with zeros"),
     pytest.param(encoders, {"tensors": OF_LOSS - 1}, None, 0, 0, id="another optimizer"),
     pytest.param(lambda: perceptual(False), UNSEEN, idle_gradients, BRANCH + WEIGHTS, 0.95, id="loss"),
@@ -118,3 +123,10 @@ def test_modules_of_any_model_in_no_optimizer():
     held = {id(one) for one in model.parameters()}
     assert idle_modules([model, loss], held) == [{"name": "Loss.vgg", "tensors": 2, "parameters": 18}]
     assert idle_modules([loss], held) == []
+
+
+def test_an_optimizer_that_has_not_stepped_holds_its_tensors():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    assert {id(one) for one in model.parameters()} <= held_by_optimizers()
+    assert optimizer.state == {}

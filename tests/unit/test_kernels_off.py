@@ -24,15 +24,22 @@ ROWS, TURNED = "[524288, 32768, 64, 1]", "[524288, 32768, 1, 512]"
 
 
 def taken(
-    shapes: tuple[str, ...], type: str, stride: str | None, mask: str = "[]", causal: str = "True", dense: bool = True
+    shapes: tuple[str, ...],
+    type: str,
+    stride: str | None,
+    mask: str = "[]",
+    causal: str = "True",
+    dense: bool = True,
+    laid: str = "null",
+    bf16: bool = True,
 ) -> bool:
     """Whether a fused kernel takes these queries, keys and values."""
     one = f'"{type}", "{type}", "{type}", "{type if mask != "[]" else ""}", "Scalar", "Scalar"'
-    strides = None if stride is None else f"[{stride}, {stride}, {stride}, [], [], []]"
+    strides = None if stride is None else f"[{stride}, {stride}, {stride}, {laid}, [], []]"
     arguments = parse(
         "math", f"[{', '.join(shapes)}, {mask}, [], []]", f"[{one}]", strides, f'["", "", "", "", "0.", "{causal}"]'
     )
-    return kernels_off._taken(arguments, dense=dense)[0] is not None
+    return kernels_off._taken(arguments, dense=dense, bf16=bf16)[0] is not None
 
 
 def test_which_inputs_a_fused_kernel_takes() -> None:
@@ -40,7 +47,16 @@ def test_which_inputs_a_fused_kernel_takes() -> None:
     assert taken((MANY,) * 3, BF16, None) and not taken((MANY,) * 3, BF16, None, dense=False)
     assert not taken((MANY, FEW, FEW), FLOAT, ROWS), "memory-efficient kernels take no grouped heads"
     assert not taken((MANY,) * 3, BF16, TURNED), "the width must be innermost"
-    assert not taken((MANY,) * 3, BF16, ROWS, mask="[1, 16, 512, 512]"), "a mask may lie in memory in another order"
+    mask = "[1, 16, 512, 512]"
+    assert not taken((MANY,) * 3, BF16, ROWS, mask=mask), "a mask may lie in memory in another order"
+    assert not taken((MANY,) * 3, BF16, ROWS, mask=mask, laid="[0, 1, 8192, 16]"), "as T5's position bias does"
+    assert taken((MANY,) * 3, FLOAT, ROWS, mask=mask, laid="[0, 262144, 512, 1]")
+    assert not taken((MANY, FEW, FEW), BF16, ROWS, mask=mask, laid="[0, 262144, 512, 1]")
+    cut = parse("math", f"[{', '.join((MANY,) * 3)}]", None, None, None)
+    assert kernels_off._taken(cut, dense=True, bf16=True) == (None, 0), "a damaged record"
+    half = "c10::Half"
+    assert not taken((MANY,) * 3, BF16, ROWS, bf16=False) and taken((MANY,) * 3, half, ROWS, bf16=False)
+    assert not taken((MANY, FEW, FEW), half, ROWS, bf16=False), "flash kernels need a newer GPU"
     wide, odd, fewer = "[8, 16, 512, 320]", "[8, 16, 512, 60]", "[8, 16, 256, 64]"
     assert not taken((wide,) * 3, BF16, None) and not taken((odd,) * 3, BF16, None)
     assert not taken((fewer, MANY, MANY), BF16, None) and taken((fewer, MANY, MANY), BF16, None, causal="False")

@@ -114,7 +114,7 @@ def _of_part(case: Analysis, found: IdleWeights) -> Proposal:
         change=found.without,
         worst=found.without_the_least,
         odds=found.odds,
-        item=(_BACKWARD, "it leads to gradients that no optimizer has: the weights have requires_grad"),
+        item=(_BACKWARD, f"no optimizer has the weights{f' of {names}' if names else ''}, but they have requires_grad"),
         needs=found.needs,
     )
 

@@ -70,10 +70,10 @@ multiplication that computes those scores and one that consumes them, and not in
 detected if shapes were not recorded.
 
 Or torch's own attention op that computes its scores like this although a fused kernel takes its inputs: four
-dimensions, no mask, heads up to {WIDEST_HEAD} wide in multiples of {WIDTH_STEP} with the width innermost, in bf16 or
-fp16, or in fp32 with as many heads of keys as of queries. Then the program has switched the fused kernels off
-(`enable_flash_sdp(False)` and the like, or `sdpa_kernel(SDPBackend.MATH)`). Programs with second derivatives of
-attention need that, and are left alone.
+dimensions, heads up to {WIDEST_HEAD} wide in multiples of {WIDTH_STEP} with the width innermost, in bf16 or fp16, or in
+fp32 with one head of keys for each of queries, and no mask, or one that is known to lie row by row in memory. Then the
+program has switched the fused kernels off (`enable_flash_sdp(False)` and the like, or
+`sdpa_kernel(SDPBackend.MATH)`). Programs with second derivatives of attention need that, and are left alone.
 """,
     gain=f"""
 The kernels between the two matrix multiplications, and their backward, are replaced by fused ones. Their time is that

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LEAST_IDLE_SHARE: Assumed[Share] = 0.2
 """Smallest share of the parameters with gradients for a proposal: a pooler that no loss uses has less."""
+_WHAT = "gradients of weights that no optimizer has"
 _TITLE = "no gradients for weights that are not trained"
 
 PAGE = Page(
@@ -62,9 +63,10 @@ way into it. Memory for gradients and activations is freed, which is not counted
 """,
     wrong=f"""
 Gradients that the program reads itself (saliency, a penalty on them, an optimizer of its own that has no `step()` of
-`torch.optim`) are needed. The recorder lists the modules whose weights are in no optimizer of the process; without that
-list, an optimizer that steps once in many steps may have them: the probability is {calibrated.UNCLEARED_ODDS.value:g}
-(assumed).
+`torch.optim`) are needed. The recorder lists the modules whose weights are in no optimizer of the process, whether it
+has stepped or not. Without that list, an optimizer that steps once in many steps may have them: the probability is
+{calibrated.UNCLEARED_ODDS.value:g} (assumed), and {calibrated.UNUSED_ODDS.value:g} if the list has another number of
+weights.
 """,
 )
 
@@ -127,6 +129,7 @@ def _of_ops(case: Analysis, found: IdleWeights) -> Proposal:
         change=found.without,
         worst=found.without_the_least,
         odds=found.odds,
+        item=(_WHAT, f"the weights {f'of {names} ' if names else ''}have requires_grad"),
         needs=found.needs,
     )
 
@@ -144,7 +147,7 @@ def _left(nodes: Mask, gone: float) -> F64:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    ledger=LedgerItem("gradients of weights that no optimizer has", "the weights have requires_grad", "discarded"),
+    ledger=LedgerItem(_WHAT, "the weights have requires_grad", "discarded"),
     synonyms=("freeze", "frozen_weights", "trainable_parameters", "requires_grad", "perceptual_loss"),
     titles=("no_gradients_for_weights_that_are_not_trained",),
 )

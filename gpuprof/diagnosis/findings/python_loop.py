@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.loops.carried_loops import carried
 from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, find_repeated_blocks
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_ROUNDS as FEWEST_BLOCKS
@@ -230,6 +231,8 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     loops, reading = find_small_loops(case), reading_loops(case)
     if loops is not None and reading is not None:  # the finding `syncs` has those
         loops = some_of(loops, ~reading.which)
+    if loops is not None and len(loops.rounds):  # the finding `recurrent_loop` has those
+        loops = some_of(loops, ~carried(case, loops))
     if loops is None or not len(loops.rounds):
         return
     graph, found = case.graph, _at_once(case, loops)

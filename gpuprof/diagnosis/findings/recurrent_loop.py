@@ -17,6 +17,7 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.loops.carried_loops import FEWEST_KERNELS, carried
 from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.recurrent_loops import (
     LOOKUPS,
@@ -24,7 +25,7 @@ from gpuprof.diagnosis.detect.loops.recurrent_loops import (
     find_recurrent_loops,
     growing,
 )
-from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, ops_of
+from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.passes import shorter_walk
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, call, code
 from gpuprof.diagnosis.sentences import duration
@@ -58,6 +59,10 @@ and can be one attention over all of them. A decoder that calls `torch.nn.LSTM` 
 training if the inputs of all steps are known (teacher forcing): one call takes the whole sequence, and what follows
 each step takes all steps at once. Results that each step appends by `torch.cat` are copied again and again: the bytes
 grow with the square of the steps.
+
+The forward algorithm of a conditional random field or hidden Markov model goes from token to token in small ops,
+without a matrix multiplication. Its rounds can be joined: two neighbours make one, for all pairs at once, so log2 of
+the rounds are enough.
 """,
     detected=f"""
 A sequence of 1 to 48 ops with a matrix multiplication in it that repeats at least 8 times in the forward pass, 64 ops
@@ -68,6 +73,11 @@ ensemble, a head that judges one state after another). They have 4 rounds or mor
 several of one class, and end in a loss or in a multiplication whose result has another width than the input of a
 round's first one, so no round computes with the result of the one before; or they are lookups in one table after
 another.
+
+Rounds that can be joined: a loop over small ops with gradients (see `python_loop`), of {FEWEST_KERNELS} kernels a round
+or more, in which nothing collects the results of the rounds: no op writes in place, the CPU reads nothing, no two
+tensors of one shape are added or multiplied, and no list is joined after it in the forward pass. So each result goes
+into the next round.
 """,
     gain=f"""
 Launches and Python code of the steps become those of {loops_calibrated.ROUNDS_LEFT.value:g} steps
@@ -75,9 +85,10 @@ Launches and Python code of the steps become those of {loops_calibrated.ROUNDS_L
 {percent(reference_calibrated.REFERENCE_LEFT.value)} % of their time ({percent(reference_calibrated.REFERENCE_LEFT.low)}
 to {percent(reference_calibrated.REFERENCE_LEFT.high)} %), as when a fused kernel replaces a reference implementation;
 the same holds for the backward pass. All numbers are assumed. Of the copies of a tensor that grows by `torch.cat`, one
-of each round's result is left. The fix is listed under *Worth trying* (probability
-{reference_calibrated.KERNEL_ODDS.value:g}, assumed; {loops_calibrated.INDEPENDENT.value:g} for a layer that is called
-for each step) unless torch.nn has a layer for the cell.
+of each round's result is left. Rounds that are joined become log2 of their number. The fix is listed under *Worth
+trying* (probability {reference_calibrated.KERNEL_ODDS.value:g}, assumed; {loops_calibrated.INDEPENDENT.value:g} for a
+layer that is called for each step, {loops_calibrated.JOINED.value:g} for rounds that are joined) unless torch.nn has a
+layer for the cell.
 """,
     wrong="""
 A loop over samples that multiplies matrices looks the same: that is one batched multiplication. A modified cell (a
@@ -93,9 +104,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield from _proposed(case, recurrences)
     if branches is not None:
         yield from _proposed(case, branches, branches=True)
+    small = find_small_loops(case)
+    if small is not None and (carries := carried(case, small)).any():
+        yield from _proposed(case, some_of(small, carries), joined=True)
 
 
-def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iterator[Proposal]:
+def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False, joined: bool = False) -> Iterator[Proposal]:
     graph, count = case.graph, len(loops.rounds)
     forward = nodes_in(graph, loops.stretches)
     backward = np.where(forward >= 0, -1, nodes_in(graph, loops.backward))
@@ -112,8 +126,10 @@ def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iter
     copies: F64 = np.bincount(group[grown], weights=graph.duration_ns[grown], minlength=2 * count).astype(np.float64)
     once = copies * 2.0 / (rounds + 1)
 
+    times = np.ceil(np.log2(rounds)) if joined else 1.0  # halves, until one is left
+
     def change(level: int):
-        left: F64 = np.minimum(loops_calibrated.ROUNDS_LEFT.rising[level] / rounds, 1.0).astype(np.float64)
+        left: F64 = np.minimum(loops_calibrated.ROUNDS_LEFT.rising[level] * times / rounds, 1.0).astype(np.float64)
         then = (work - copies) * reference_calibrated.REFERENCE_LEFT.rising[level] + once
         new = replacement_of(graph, group, took * left, then, np.ceil(pieces * left).astype(np.int64))
         walk = shorter_walk(case, loops.backward, left[count:])
@@ -135,17 +151,17 @@ def _proposed(case: Analysis, loops: SmallLoops, branches: bool = False) -> Iter
             else ""
         )
     )
-    kind = _kind(names, branches)
+    kind = JOINED if joined else _kind(names, branches)
     yield Proposal(
         title=kind.title,
         evidence=spans(case, text, inside),
-        fix=_fix(names, branches),
+        fix=_JOIN if joined else _fix(names, branches),
         change=change(1),
         best=change(0),
         worst=change(2),
         odds=kind.odds,
         needs=kind.needs,
-        key="branches" if branches else "",
+        key="branches" if branches else "joined" if joined else "",
     )
 
 
@@ -156,6 +172,17 @@ class _Kind:
     title: str
     odds: float
     needs: str
+
+
+JOINED = _Kind(
+    "rounds of a recurrence joined in pairs",
+    loops_calibrated.JOINED.value,
+    "two rounds can become one: sums, products, maxima or the logarithm of a sum of a small state",
+)
+_JOIN = as_fix(
+    "each round as a matrix (state before × state after) for all rounds at once; then neighbours joined in pairs\n"
+    "until one matrix is left. A state that is only summed or multiplied: cumsum, cumprod, logcumsumexp"
+)
 
 
 def _kind(names: list[str], branches: bool) -> _Kind:
@@ -218,6 +245,8 @@ FINDING = Declaration(
         "state_space",
         "teacher_forcing",
         "growing_cat",
+        "associative_scan",
+        "crf",
     ),
     titles=(
         "one_kernel_over_all_steps_of_a_recurrence",
@@ -225,5 +254,6 @@ FINDING = Declaration(
         "one_call_for_all_rounds_of_a_branch",
         "one_table_for_all_lookups",
         "the_recurrent_layer_called_once_for_all_steps",
+        "rounds_of_a_recurrence_joined_in_pairs",
     ),
 )

@@ -47,13 +47,14 @@ def switched_off(case: Analysis, ahead: Mask) -> list[tuple[int, Shape, int]]:
     if not len(rows) or case.ops_named(lambda name: SECOND_DERIVATIVE in name).any():
         return []
     trace, ops = case.trace, case.trace.ops
+    bf16 = case.roofline is not None and "bf16" in case.roofline.ceilings.flops
     found = list[tuple[int, Shape, int]]()
     for row in rows.tolist():
         texts = (
             None if column[row] == NO_TEXT else trace.text(int(column[row]))
             for column in (ops.dims, ops.types, ops.strides, ops.concrete)
         )
-        shape, size = _taken(parse(MATH, *texts), dense=case.trains_on_tokens)
+        shape, size = _taken(parse(MATH, *texts), dense=case.trains_on_tokens, bf16=bf16)
         if shape is not None:
             found.append((row, shape, size))
     return found
@@ -81,17 +82,18 @@ def calls_to_remove(case: Analysis) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _taken(arguments: Arguments, *, dense: bool) -> tuple[Shape | None, int]:
+def _taken(arguments: Arguments, *, dense: bool, bf16: bool) -> tuple[Shape | None, int]:
     """(shape, bytes per element) of an attention that a fused kernel takes; (None, 0) where one may refuse.
 
-    Flash kernels take bf16 and fp16, also with fewer heads of keys; memory-efficient ones take fp32 too, with as many
-    heads of keys as of queries. With a mask it depends on how that lies in memory: memory-efficient kernels want its
-    innermost dimension contiguous. dense: whether the width of a head is the innermost dimension where strides were
-    not recorded.
+    Flash kernels take bf16 and fp16, also with fewer heads of keys, and no mask; memory-efficient ones take fp32 too,
+    with one head of keys for each of queries, and a mask whose innermost dimension is contiguous. dense: whether the
+    width of a head is the innermost dimension where strides were not recorded. bf16: whether the GPU multiplies in
+    bf16; older ones (V100, T4) have no flash kernels in torch, and no memory-efficient ones for bf16.
     """
     nothing = None, 0
     query, key, value = (arguments.tensor(position) for position in range(3))
-    if query is None or key is None or value is None or arguments.tensor(MASK) is not None or arguments.types[MASK]:
+    mask = arguments.tensor(MASK)
+    if query is None or key is None or value is None or (mask is None and arguments.types[MASK : MASK + 1] != ("",)):
         return nothing
     if any(len(one.shape) != 4 for one in (query, key, value)) or key.shape != value.shape:
         return nothing
@@ -103,6 +105,10 @@ def _taken(arguments: Arguments, *, dense: bool) -> tuple[Shape | None, int]:
     if any(one.strides[-1] != 1 if one.strides else not dense for one in (query, key, value)):
         return nothing
     formats = {format_of(one.type) for one in (query, key, value)}
-    if formats not in ({"bf16"}, {"fp16"}) and (formats != {"fp32"} or heads != key_heads):
+    flash = bf16 and mask is None and formats in ({"bf16"}, {"fp16"})
+    efficient = formats in (({"bf16"},) if bf16 else ()) + ({"fp16"}, {"fp32"}) and heads == key_heads
+    if mask is not None:
+        efficient = efficient and mask.strides is not None and mask.strides[-1:] == (1,)
+    if not (flash or efficient):
         return nothing
     return Shape(batch, heads, queries, keys, width, width), query.element_bytes

@@ -58,6 +58,8 @@ class IdleWeights:
     """Number of single numbers in them."""
     names: str
     """The modules that have them, where the recorder has found exactly these weights in no optimizer; else empty."""
+    is_doubted: bool
+    """Whether the recorder has found another number of weights in no optimizer: one that steps rarely may have some."""
     whole: Mask
     """Computes nothing but their gradients."""
     shared: Mask
@@ -73,7 +75,9 @@ class IdleWeights:
     @property
     def odds(self) -> float:
         """Probability that nothing uses these gradients."""
-        return 1.0 if self.names else calibrated.UNCLEARED_ODDS.value
+        if self.names:
+            return 1.0
+        return (calibrated.UNUSED_ODDS if self.is_doubted else calibrated.UNCLEARED_ODDS).value
 
     @property
     def needs(self) -> str:
@@ -150,7 +154,8 @@ def _find(case: Analysis) -> IdleWeights | None:
         for_weight, of_op = _kernels_for_weight(case, row)
         whole[for_weight] = True
         known[of_op] = len(for_weight) > 0
-    return IdleWeights(*counted, _names(case, counted[0]), whole | sums, shared & ~known, *parts)
+    doubted = _counted(case) not in (None, counted[0])
+    return IdleWeights(*counted, _names(case, counted[0]), doubted, whole | sums, shared & ~known, *parts)
 
 
 def _nodes_in(case: Analysis, stretches: list[tuple[int, int, int]]) -> Mask:
@@ -163,20 +168,27 @@ def _optimizer(case: Analysis) -> Mapping[str, Any]:
     return (case.run.optimizer or {}) if case.run else {}
 
 
+def _counted(case: Analysis) -> int | None:
+    """Number of weights with gradients that the recorder has found in no optimizer of the process, stepped or not;
+    None: it has not looked for any."""
+    modules = _optimizer(case).get("idle_modules")
+    return None if modules is None else sum(int(one["tensors"]) for one in modules)
+
+
 def _names(case: Analysis, tensors: int) -> str:
     """Names of the modules whose weights have gradients and are in no optimizer; empty unless it has counted
     this number of weights."""
-    modules = _optimizer(case).get("idle_modules") or ()
-    if sum(int(one["tensors"]) for one in modules) != tensors:
+    if _counted(case) != tensors:
         return ""
-    names = [str(one["name"]) for one in modules]
+    names = [str(one["name"]) for one in _optimizer(case)["idle_modules"]]
     return ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
 
 
 def _passes_of_steps(case: Analysis) -> list[list[BackwardPass]] | None:
     """The backward passes before each step of the optimizer; None unless each step has one optimizer's step and at
-    least one backward pass, and the number of its tensors is known."""
-    if not _optimizer(case).get("tensors"):
+    least one backward pass, the number of its tensors is known, and the recorder has not found all weights
+    with gradients in optimizers."""
+    if not _optimizer(case).get("tensors") or _counted(case) == 0:
         return None
     ops, (low, high) = case.trace.ops, case.timeline.window
     ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
