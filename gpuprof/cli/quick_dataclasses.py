@@ -12,16 +12,22 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+_OURS = f"{__name__.partition('.')[0]}."
+
 
 def compile_methods_when_called() -> None:
-    """Changes how Python makes dataclasses from now on; only for processes that run nothing but the command."""
+    """Changes how Python makes dataclasses of gpuprof from now on; only for processes that run nothing
+    but the command."""
     create = getattr(dataclasses, "_create_fn", None)
     if create is not None:
         dataclasses._create_fn = partial(_method_made_later, create)  # type: ignore[attr-defined]
 
 
 def _method_made_later(create: Callable[..., Any], name: str, *code: Any, **options: Any) -> Callable[..., Any]:
-    """A method that puts the real one in its place when it is called, and calls that one."""
+    """A method that puts the real one in its place when it is called, and calls that one. At once the real one where
+    the class is not gpuprof's: others may read its signature."""
+    if not (options.get("globals") or {}).get("__name__", "").startswith(_OURS):
+        return create(name, *code, **options)
 
     @cache
     def made() -> Any:

@@ -271,7 +271,7 @@ def test_mfu_counts_no_forward_pass_that_repeats_another():
     teacher, student = 12 * layer + head, 3 * (4 * layer + head)
     assert roof.useful.share == pytest.approx((teacher + student) / (2 * teacher + student), abs=0.02)
     assert roof.useful.share is not None and roof.mfu / roof.hfu <= roof.useful.share
-    assert "attention mask" in roof.useful.unknown["padding"]
+    assert "attention mask" in roof.useful.unknown["tokens"]
 
 
 LATER = {

@@ -118,7 +118,7 @@ def test_mfu_counts_useful_scores_only(tmp_path):
     assert found.model_flops["bf16"] == pytest.approx(2 * 2 * 4096**3 + useful, rel=0.01)
     assert found.hardware_flops == case.roofline.hardware_flops
     assert known.share == pytest.approx(found.model_flops["bf16"] / case.roofline.model_flops["bf16"])
-    assert known.unknown.keys() == {"padding", "labels"}
+    assert known.unknown.keys() == {"tokens", "labels"}
 
 
 def test_what_is_not_known_of_the_work_has_a_reason(tmp_path):
@@ -126,7 +126,7 @@ def test_what_is_not_known_of_the_work_has_a_reason(tmp_path):
     assert case.roofline is not None
     found, known = useful_work(case, case.roofline)
     assert found.model_flops == case.roofline.model_flops and known.share == 1
-    assert known.unknown.keys() == {"padding", "attention_scores", "labels"}
+    assert known.unknown.keys() == {"tokens", "attention_scores", "labels"}
     bare = with_facts(case, run=None)
     assert set(useful_work(bare, case.roofline)[1].unknown.values()) == {"batches are seen only by gpuprof trace"}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field
 from typing import Any
 
 import pytest
 
+from gpuprof.cli import quick_dataclasses
 from gpuprof.cli.quick_dataclasses import compile_methods_when_called
 
 pytestmark = pytest.mark.skipif(
@@ -41,6 +43,7 @@ def make_point() -> type:
 @pytest.fixture
 def point(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(dataclasses, "_create_fn", dataclasses._create_fn)  # type: ignore[attr-defined]
+    monkeypatch.setattr(quick_dataclasses, "_OURS", __name__)
     compile_methods_when_called()
     made = make_point()
     monkeypatch.setitem(globals(), "Point", made)
@@ -74,3 +77,9 @@ def test_the_real_method_takes_the_place_of_the_first(point):
     point(1)
     assert point.__init__ is not before and point.__init__.__qualname__ == before.__qualname__
     assert point.__init__.__code__.co_varnames[:3] == ("self", "x", "y")
+
+
+def test_dataclasses_of_others_are_made_as_ever(monkeypatch):
+    monkeypatch.setattr(dataclasses, "_create_fn", dataclasses._create_fn)  # type: ignore[attr-defined]
+    compile_methods_when_called()
+    assert list(inspect.signature(make_point()).parameters) == ["x", "y", "memo"]

@@ -18,7 +18,7 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import Mask
 
 IN_BATCHES = (
-    ("real_share", "padding", "no attention mask was seen in host memory"),
+    ("real_share", "tokens", "no attention mask was seen in host memory"),
     (
         "useful_pairs",
         "attention_scores",

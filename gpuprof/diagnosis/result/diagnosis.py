@@ -277,7 +277,7 @@ class UsefulWork:
     """Useful FLOPs / model FLOPs that ran, 0 to 1; None if the model's FLOPs are unknown. FLOPs of which nothing is
     known count as useful."""
     unknown: dict[str, str]
-    """What is not known (`padding`, `attention_scores`, `labels`) → why."""
+    """What is not known (`tokens`, `attention_scores`, `labels`) → why."""
 
 
 @dataclass(frozen=True, slots=True)
