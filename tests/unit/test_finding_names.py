@@ -35,6 +35,7 @@ def test_id_and_title_name_their_page():
         ("packing", "padding"), ("gradient_checkpointing", "recompute"), ("Gradient checkpointing", "recompute"),
         ("batch", "larger_batch"), ("liger", "fused_elementwise"), ("workers", "input_workers"),
         ("pinned", "pageable_copies"), ("torch.compile", "compile"), ("flash attention", "eager_attention"),
+        ("torch.compile with CUDA graphs, after removing waits", "cuda_graphs"),
     ],
 )  # fmt: skip
 def test_remedies_name_their_page(text, finding):

@@ -139,7 +139,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
             return
         launched = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
-            title=TITLE if chain is None else f"{TITLE}, after {_before(case, chain)}",
+            title=_title(case, chain),
             evidence=spans(case, f"{passes_launch(case)} {launched:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
             change=once_gone(chain, graphed(found, 1)),
@@ -175,10 +175,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def _before(case: Analysis, chain: Breaks) -> str:
-    """`giving batches one shape and removing waits`: of these, what this chain begins with."""
+def _title(case: Analysis, chain: Breaks | None) -> str:
+    """What is done, after what this chain begins with, if there is one."""
+    if chain is None:
+        return TITLE
     shapes = shapes_vary(case)
-    return listed(["giving batches one shape"] * shapes + ["removing waits"] * (len(chain.parts) > shapes))
+    before = ["giving batches one shape"] * shapes + ["removing waits"] * (len(chain.parts) > shapes)
+    return f"{TITLE}, after {listed(before)}"
 
 
 def _skips(case: Analysis) -> list[str]:

@@ -148,6 +148,6 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(_WHAT, "the weights have requires_grad", "discarded"),
-    synonyms=("freeze", "frozen_weights", "trainable_parameters", "requires_grad", "perceptual_loss"),
+    synonyms=("freeze", "frozen_weights", "trainable_parameters", "loss_network"),
     titles=("no_gradients_for_weights_that_are_not_trained",),
 )
