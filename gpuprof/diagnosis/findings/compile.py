@@ -25,7 +25,15 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     whole_passes,
 )
 from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up, never_compiled
-from gpuprof.diagnosis.detect.compiled.foreseen_breaks import ModelBlocks, blocks_of, foreseen, in_words, with_calls
+from gpuprof.diagnosis.detect.compiled.foreseen_breaks import (
+    ModelBlocks,
+    blocks_of,
+    foreseen,
+    further_calls,
+    in_words,
+    with_calls,
+    with_further_calls,
+)
 from gpuprof.diagnosis.detect.compiled.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, compiled_ranges, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
@@ -86,7 +94,8 @@ kernels of their own. All other CPU work of the passes is removed. Single stretc
 {ms(compile_calibrated.LASTING_NS.value)} ms are not launches, and stay except in the best case. Predictable graph
 breaks stay: values that are read, custom autograd functions that launch an extension's kernels (they stay as they are),
 the buckets of DDP and the units of FSDP. Each costs one more graph call in each pass
-({us(breaks_calibrated.CALL_NS.low)} to {us(breaks_calibrated.CALL_NS.high)} µs). Where compiling takes more than a
+({us(breaks_calibrated.CALL_NS.low)} to {us(breaks_calibrated.CALL_NS.high)} µs), and so does, forward, each further
+call of the model before a backward pass (a policy that acts step by step). Where compiling takes more than a
 quarter of what it gains in the run, compiling the repeated block is proposed separately: one compilation serves all
 blocks, at the cost of one more graph call per block.
 """,
@@ -116,11 +125,12 @@ def find(case: Analysis) -> Iterator[Proposal]:
     expected = foreseen(case) if broken is None else ()
     calls = sum(number for _, number in expected)
     kernels = before / max(micro_batches(case) or 1, 1)
-    once_ns, blocks = compile_ns(kernels, varies), blocks_of(case)
+    once_ns, blocks, more_calls = compile_ns(kernels, varies), blocks_of(case), further_calls(case)
 
     def ways(calls: float) -> list[Change]:
         """The changes at best, as expected and at worst, with further graph calls per step."""
-        return [once_gone(broken, with_calls(compiled(found, way), found, calls, way)) for way in range(3)]
+        each = (with_further_calls(compiled(found, way), found, more_calls, way) for way in range(3))
+        return [once_gone(broken, with_calls(one, found, calls, way)) for way, one in enumerate(each)]
 
     best, usual, worst = ways(calls)
     yield Proposal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     REWRITTEN,
     TOO_OLD,
+    Passes,
     code_of,
     compiled,
     passes,
@@ -24,6 +25,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
 )
 from gpuprof.diagnosis.detect.compiled.compiled_regions import functions_given_up, never_compiled
 from gpuprof.diagnosis.detect.compiled.dynamo_reasons import way_into_graphs
+from gpuprof.diagnosis.detect.compiled.foreseen_breaks import further_calls, with_further_calls
 from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiled.graph_breaks import Breaks, first_links, once_gone
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
@@ -45,7 +47,7 @@ from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Entries, Ratio, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
 SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
@@ -133,18 +135,23 @@ def find(case: Analysis) -> Iterator[Proposal]:
     ).by("cuda_graphs")
     found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
-        if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < LEAST_GAIN_OVER_COMPILE * case.step_of(
-            once_gone(chain, graphed(found, 1))(graph)
-        ):
+        calls = further_calls(case)
+
+        def ways(change: Callable[[Passes, int], Change]) -> list[Change]:
+            """The changes at best, as expected and at worst."""
+            return [once_gone(chain, with_further_calls(change(found, way), found, calls, way)) for way in range(3)]
+
+        best, usual, worst = ways(graphed)
+        if case.step_of(ways(compiled)[1](graph)) < LEAST_GAIN_OVER_COMPILE * case.step_of(usual(graph)):
             return
         launched = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
             title=_title(case, chain),
             evidence=spans(case, f"{passes_launch(case)} {launched:,.0f} kernels {case.unit.a} one by one", found.host),
             fix=fix,
-            change=once_gone(chain, graphed(found, 1)),
-            best=once_gone(chain, graphed(found, 0)),
-            worst=once_gone(chain, graphed(found, 2)),
+            change=usual,
+            best=best,
+            worst=worst,
             once_ns=compile_ns(launched / max(micro_batches(case) or 1, 1), shapes_vary(case)),
             claims=("small_kernels", "reference_ops", "graph_capture"),
             launches=not shapes_vary(case),

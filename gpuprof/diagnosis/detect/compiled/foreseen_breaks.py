@@ -12,6 +12,7 @@ import numpy as np
 from gpuprof.calibration import breaks as calibrated
 from gpuprof.diagnosis.detect.compiled.compiled_passes import Passes, waits_in_passes
 from gpuprof.diagnosis.detect.compiled.opaque_functions import opaque_functions
+from gpuprof.diagnosis.recorded.frozen_passes import TRAINED
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import ANNOTATION
 from gpuprof.units import Assumed, Count
@@ -75,6 +76,21 @@ def foreseen(case: Analysis) -> tuple[tuple[str, float], ...]:
             if count := float(nodes.sum()) / passes:
                 found.append((what, case.per_step(count) / case.devices))
     return tuple(found)
+
+
+def further_calls(case: Analysis) -> float:
+    """Calls of the trained model in a training step beyond one for each backward pass, as those of a policy that acts
+    step by step: each enters the compiled code once more. 0 where the recording does not mark calls."""
+    if case.workload.is_inference:
+        return 0.0
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    called = case.ops_named(TRAINED.__eq__) & (ops.kind == ANNOTATION) & (ops.start_ns >= low) & (ops.end_ns <= high)
+    return max(case.per_step(float(called.sum()) - len(case.timeline.host.backward)), 0.0)
+
+
+def with_further_calls(change: Change, found: Passes, calls: float, way: int) -> Change:
+    """A change that compiles the passes, plus what entering them takes in each of the further calls of the model."""
+    return with_calls(change, found, calls / 2, way)  # forward only
 
 
 def in_words(breaks: tuple[tuple[str, float], ...]) -> str:
