@@ -64,7 +64,7 @@ def test_counts_the_largest_kernels_of_the_program(tmp_path: Path, ncu: dict[str
     done = run(tmp_path, ncu, "--ncu", str(RECORDING), "--out", "counted", "train.py", "--lr")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--lr 1\n")  # the target ran, with its arguments and our output
-    assert "counted tensor, tensor 72 %, DRAM 22 %, SM 74 %, issue 31 %" in done.stdout
+    assert "the counters say compute: tensor pipes 72 %, DRAM 22 %, SMs 74 %, issue slots 31 %\n" in done.stdout
     table = tmp_path / "counted" / "ncu.csv"
     done = subprocess.run(
         [sys.executable, "-m", "gpuprof", "diagnose", str(RECORDING), "--json", "--ncu", str(table)],

@@ -154,7 +154,7 @@ def _fitted(graph: Graph, events: EventCounts, pace: float, least: float, measur
         return without(graph, events.cost_ns(scale))
 
     @lru_cache(maxsize=MOST_GRAPHS_KEPT)
-    def at(level: float, device: float) -> Graph:
+    def with_most(most: float, level: float, device: float) -> Graph:
         if differs is not None and level < pace:
             reduced = scaled(without_cost(pace), differs, float(np.exp(pace - level)))
             return by_resource(reduced, device=device)
@@ -163,6 +163,9 @@ def _fitted(graph: Graph, events: EventCounts, pace: float, least: float, measur
         return by_resource(
             reduced, host=float(np.exp(scale - level)), input=float(np.exp(scale - level)), device=device
         )
+
+    def at(level: float, device: float) -> Graph:
+        return with_most(most, level, device)
 
     def step(level: float, device: float) -> float:
         return step_of(at(level, device))
