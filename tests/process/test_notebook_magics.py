@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.once import once
 from helpers.paths import ROOT
 from helpers.trainings import MODEL
 
@@ -45,6 +46,13 @@ before = hooks()
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The cells of an executed notebook."""
     import nbformat
+
+    folder = once(tmp_path_factory, "notebook", _execute)
+    return nbformat.read(folder / "executed.ipynb", as_version=4).cells
+
+
+def _execute(folder: Path) -> None:
+    import nbformat
     from nbclient import NotebookClient
 
     sources = [
@@ -67,12 +75,11 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         "%%gpuprof\nopen('no such file')",
     ]
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    folder = tmp_path_factory.mktemp("notebook")
     client = NotebookClient(
         made, timeout=120, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": str(folder)}}
     )
     client.execute()
-    return made.cells
+    nbformat.write(made, folder / "executed.ipynb")
 
 
 def printed(cell: Any, name: str) -> str:
