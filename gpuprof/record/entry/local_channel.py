@@ -105,13 +105,15 @@ class Server(threading.Thread):
 
     def _listen(self) -> tuple[Path, socket.socket]:
         path = _made_folder() / f"{self._pid}-{pid_namespace() or 0}.sock"
-        path.unlink(missing_ok=True)  # left by an earlier process with the same pid
+        not_yet = path.with_suffix(".new")
+        not_yet.unlink(missing_ok=True)  # left by an earlier process with the same pid
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            made.bind(str(path))
-            path.chmod(0o600)
+            made.bind(str(not_yet))
+            not_yet.chmod(0o600)
             made.listen(8)
             made.settimeout(LOOK_S)
+            not_yet.replace(path)  # only now can others find it: a socket that does not listen yet refuses them
         except BaseException:
             made.close()
             raise
