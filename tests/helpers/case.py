@@ -8,6 +8,8 @@ from typing import Any
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.declared.proposal import Proposal
+from gpuprof.diagnosis.fixes.predict import LEAST_GAIN
+from gpuprof.diagnosis.fixes.predicted_step import predict
 from gpuprof.diagnosis.recorded_facts import RecordingQuestion
 from gpuprof.diagnosis.result.run_model import Baseline, Run, RunMemory, StepWork, Telemetry, Throughput
 from gpuprof.diagnosis.run.stack import stack_of
@@ -57,6 +59,11 @@ def only(module: ModuleType, case: Analysis, key: str = "") -> Proposal:
     found = [proposal for proposal in module.find(case) if proposal.key == key]
     assert len(found) == 1, f"{module.PAGE.id}: {[proposal.title for proposal in found]}"
     return found[0]
+
+
+def shown(module: ModuleType, case: Analysis) -> list[Proposal]:
+    """The proposals of a finding that are worth showing."""
+    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= LEAST_GAIN]
 
 
 def run_of(work: StepWork | None = None, memory: RunMemory | None = None, telemetry: Telemetry | None = None) -> Run:

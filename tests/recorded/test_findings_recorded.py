@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from helpers.case import case_of, only, with_facts
+from helpers.case import case_of, only, shown, with_facts
 from helpers.paths import ROOT
 from helpers.present import present
 from helpers.program import MS
@@ -77,11 +77,6 @@ ON_THE_GPU = (
 def recorded(name: str) -> Analysis:
     """The case of a recording in tests/data (a file), or of a shared one (`h200/…`)."""
     return case_of(shared_trace(name) if "/" in name else ROOT / "tests" / "data" / f"{name}.json.gz")
-
-
-def shown(module, case: Analysis) -> list:
-    """The proposals that are worth showing."""
-    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= LEAST_GAIN]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
