@@ -16,7 +16,7 @@ KERNEL_US = 50.0
 MATMULS = ("aten::addmm", "aten::mm", "aten::bmm")
 
 
-def recorded(path: Path, step: Callable[[int], object], count: int = 3) -> Path:
+def recorded(path: Path, step: Callable[[int], object], count: int = 3, kernel_us: float = KERNEL_US) -> Path:
     """Records some steps of a program, after one that is not recorded."""
     import torch
 
@@ -28,12 +28,12 @@ def recorded(path: Path, step: Callable[[int], object], count: int = 3) -> Path:
     profiler.export_chrome_trace(str(path))
     document = json.loads(path.read_text())
     document["deviceProperties"] = [H200]
-    document["traceEvents"] += _kernels(document["traceEvents"])
+    document["traceEvents"] += _kernels(document["traceEvents"], kernel_us)
     path.write_text(json.dumps(document))
     return path
 
 
-def _kernels(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _kernels(events: list[dict[str, Any]], kernel_us: float) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     free = 0.0
     ops = sorted((one for one in events if one.get("cat") == "cpu_op"), key=lambda one: float(one["ts"]))
@@ -48,11 +48,11 @@ def _kernels(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         took = 0.5 * (ended - max([starts[at], *(end for end in inner if end < ended)]))
         begun = ended - 1.5 * took
         start = max(free, begun + 2)
-        free = start + KERNEL_US
+        free = start + kernel_us
         where = {"pid": op["pid"], "tid": op["tid"], "ph": "X"}
         made.append({**where, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begun,
                      "dur": took, "args": {"correlation": number}})  # fmt: skip
         made.append({"ph": "X", "cat": "kernel", "name": "nvjet_hsh_128x64", "pid": 0, "tid": 7, "ts": start,
-                     "dur": KERNEL_US, "args": {"correlation": number, "device": 0, "stream": 7,
+                     "dur": kernel_us, "args": {"correlation": number, "device": 0, "stream": 7,
                                                 "grid": [132, 1, 1], "block": [128, 1, 1]}})  # fmt: skip
     return made

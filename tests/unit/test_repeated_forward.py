@@ -20,6 +20,8 @@ from gpuprof.tracefile.trace import OP
 
 LAYERS = 40
 STEPS = 3
+LONG_US = 1_000.0
+"""Kernels that take most of the step, however busy the CPU of the tests is."""
 
 
 class Net(torch.nn.Module):
@@ -136,7 +138,7 @@ def test_the_models_of_a_process_are_the_outermost():
     assert not any(one is outer[0] for one in found)
 
 
-def twice(path, *, again: bool = True, frozen: bool = False):
+def twice(path, *, again: bool = True, frozen: bool = False, kernel_us: float = KERNEL_US):
     """Recorded steps of a student whose teacher is called twice, or once, with gradients or without."""
     teacher, student = Net(LAYERS), Net(LAYERS // 4)
     ranges = Ranges()
@@ -153,13 +155,13 @@ def twice(path, *, again: bool = True, frozen: bool = False):
         loss.backward()
 
     try:
-        return case_of(recorded(path, step, STEPS), as_recorded=True)
+        return case_of(recorded(path, step, STEPS, kernel_us), as_recorded=True)
     finally:
         calls.remove()
 
 
 def test_a_teacher_that_runs_twice(tmp_path):
-    case = twice(tmp_path / "trace.json")
+    case = twice(tmp_path / "trace.json", kernel_us=LONG_US)
     found = redundant_forward.find_repeated(case)
     assert found is not None
     assert found.calls == case.steps  # torch's first step may be long, and then counts as start-up
@@ -169,12 +171,12 @@ def test_a_teacher_that_runs_twice(tmp_path):
     after = proposal.change(case.graph)
     assert float(after.duration_ns[found.nodes].sum()) == 0
     gone = (case.graph.duration_ns - after.duration_ns)[case.graph.on_gpu].sum() / case.steps
-    assert gone == pytest.approx(LAYERS * KERNEL_US * 1e3, rel=1e-3)
+    assert gone == pytest.approx(LAYERS * LONG_US * 1e3, rel=1e-3)
     ledger = above_reach(case, None, ("redundant_forward",))
     assert ledger is not None
     assert identity_holds(ledger)
     (item,) = [one for one in ledger.items if one.finding == "redundant_forward"]
-    assert item.ns > 0
+    assert item.ns == pytest.approx(LAYERS * LONG_US * 1e3, rel=0.2)
 
 
 def test_a_teacher_that_runs_once_is_left_alone(tmp_path):

@@ -72,8 +72,8 @@ def above_reach(case: Analysis, usual_ns: int | None, advised: Sequence[str]) ->
             if not waited and own_ns * (1 - (part.reach or 0.0)) < LEAST_ITEM_SHARE * now:
                 continue
             graph = part.change(graph)
-            then = round(scale * mean.simulated(graph))
-            if now != then:
+            then = min(now, round(scale * mean.simulated(graph)))  # a replay of few steps may end later with less work
+            if then < now:
                 item = _item(part, now - then, own_ns, _finding(part, advised, lowers))
                 items.append(replace(item, gain=gain_without(now - then, first)))
                 spots.append((spot_of(case, part.nodes), part.sampled or _sampled(case, part, now - then, now)))
