@@ -17,6 +17,7 @@ only if Python reads it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -260,10 +261,11 @@ def growing(case: Analysis, loops: SmallLoops) -> Mask:
     return found
 
 
-def outermost_forward(case: Analysis) -> I64:
-    """Rows of the forward pass's outermost ops in the window, in order of time by thread."""
+def outermost_forward(case: Analysis, phases: Sequence[int] = (FORWARD,)) -> I64:
+    """Rows of the forward pass's outermost ops in the window, in order of time by thread. phases: those that count as
+    forward pass."""
     ops, parent, (low, high) = case.trace.ops, case.timeline.nesting.parent, case.timeline.window
-    mine = (ops.kind == OP) & (case.timeline.host.op == FORWARD) & (ops.start_ns >= low) & (ops.start_ns < high)
+    mine = (ops.kind == OP) & np.isin(case.timeline.host.op, phases) & (ops.start_ns >= low) & (ops.start_ns < high)
     rows = np.flatnonzero(mine)
     rows = rows[climb(parent[rows], parent, ops.kind == OP) < 0]
     return rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]

@@ -1,0 +1,183 @@
+"""Calls of a model without gradients that belong together: the tokens of one text, texts of one batch.
+
+A text that is generated is a call on the prompt, followed by calls on one token each that read a cache; or by calls on
+the whole text, which is one token longer each time. Texts that are generated one after another, and inputs that go
+through the model one after another, could be one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.detect.batches.model_calls import TokenCall, alike, find_token_calls, same_from_start
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.projection.changes.batch import event_growth
+from gpuprof.record.phases.phase_names import REPEATED_RANGE
+from gpuprof.replay.stretches import Stretches, place
+from gpuprof.timeline.phases import DATA, GENERATION
+from gpuprof.tracefile.trace import F64, I64, OP
+from gpuprof.units import Assumed, Calls, Share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.analysis import Analysis
+
+FEWEST_GROWING: Assumed[Calls] = 4
+"""Fewest calls on a text that grows by a token each time."""
+BY_ONE: Assumed[Share] = 0.5
+"""Smallest share of such calls that have exactly one token more: of a long text the recording leaves out calls."""
+FEWEST_ALIKE: Assumed[Calls] = 3
+"""Fewest calls on inputs of one kind: two may be of two models of the same structure."""
+CHOOSES = frozenset(
+    f"aten::{name}" for name in ("argmax", "max", "topk", "sort", "multinomial", "exponential_", "gumbel_softmax")
+)
+"""Ops that choose tokens, which the next call may read."""
+
+Text = Sequence[TokenCall]
+"""The calls that generate one batch of texts; a single call is no generation."""
+
+
+def find_growing_texts(case: Analysis) -> list[Text]:
+    """Generated texts that are computed whole for each new token."""
+    return [text for text in _texts(case) if _grows(text)]
+
+
+def find_generations(case: Analysis) -> list[list[Text]]:
+    """Texts that are generated one after another before the same backward pass, two or more. Not turns of one
+    conversation, whose prompts have what was generated before."""
+    found = []
+    for _, group in groupby(_texts(case), key=lambda text: text[0].interval):
+        texts = [text for text in group if len(text) > 1]
+        if len(texts) > 1 and not _is_conversation(texts) and not _loads(case, texts[0][0], texts[-1][0]):
+            found.append(texts)
+    return found
+
+
+def find_alike_calls(case: Analysis) -> list[list[TokenCall]]:
+    """Calls with the same ops on other inputs, one after another, of which none chooses the tokens of the next."""
+    if case.ops_named(lambda name: name.startswith(REPEATED_RANGE)).any():
+        return []  # the same inputs again: another finding
+    groups: list[list[TokenCall]] = []
+    for text in _texts(case):
+        call = text[0]
+        if len(text) > 1 or call.tokens < 2:
+            groups.append([])
+        elif groups and groups[-1] and _adjacent(groups[-1][-1], call) and alike(case, groups[-1][0], call):
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+    return [one for one in groups if len(one) > 1 and _is_one_model(one) and _independent(case, one)]
+
+
+def _texts(case: Analysis) -> list[Text]:
+    """All calls without gradients as texts, in order of time."""
+    texts: list[list[TokenCall]] = []
+    for call in find_token_calls(case):
+        if texts and _continues(case, texts[-1], call):
+            texts[-1].append(call)
+        else:
+            texts.append([call])
+    return [part for text in texts for part in ([text] if _is_generated(text) else [[call] for call in text])]
+
+
+def _continues(case: Analysis, text: list[TokenCall], call: TokenCall) -> bool:
+    """Whether a call is for the next token of a text."""
+    last = text[-1]
+    if not _adjacent(last, call) or last.sequences != call.sequences:
+        return False
+    if call.tokens == 1:
+        return len(text) == 1 or last.tokens == 1
+    generating = case.timeline.host.op[call.rows[0]] == GENERATION
+    grown = call.tokens - last.tokens
+    return (grown == 1 or (generating and grown > 1)) and alike(case, last, call)
+
+
+def _adjacent(one: TokenCall, other: TokenCall) -> bool:
+    return one.interval == other.interval and one.place + 1 == other.place
+
+
+def _is_generated(text: Text) -> bool:
+    return len(text) > 1 and (text[-1].tokens == 1 or _grows(text))
+
+
+def _grows(text: Text) -> bool:
+    grown = [later.tokens - one.tokens for one, later in pairwise(text)]
+    return len(text) >= FEWEST_GROWING and min(grown) > 0 and np.mean(np.array(grown) == 1) >= BY_ONE
+
+
+def _is_conversation(texts: Sequence[Text]) -> bool:
+    return all(later[0].tokens >= one[0].tokens + len(one) for one, later in pairwise(texts))
+
+
+def _is_one_model(calls: Sequence[TokenCall]) -> bool:
+    """Two calls may be of two models (the policy before the update and its reference), unless the trained model is
+    called on two parts of the batch as well."""
+    return len(calls) >= FEWEST_ALIKE or calls[0].with_gradients >= len(calls)
+
+
+def _independent(case: Analysis, calls: Sequence[TokenCall]) -> bool:
+    """Whether no call's result becomes the tokens of another, and no batch is loaded in between."""
+    choosing = case.ops_named(CHOOSES.__contains__)
+    return not any(choosing[one.rows].any() for one in calls[:-1]) and not _loads(case, calls[0], calls[-1])
+
+
+def _loads(case: Analysis, first: TokenCall, last: TokenCall) -> bool:
+    """Whether a loader returns a batch between two calls."""
+    ops = case.trace.ops
+    between = (ops.start_ns > ops.start_ns[first.rows[0]]) & (ops.start_ns < ops.start_ns[last.rows[0]])
+    return bool((between & (case.timeline.host.op == DATA)).any())
+
+
+def span_of(case: Analysis, calls: Sequence[TokenCall]) -> tuple[int, int]:
+    """(first op, last op) of consecutive calls; of the last one only what another call has as well, since what follows
+    it may be something else."""
+    names = case.trace.ops.name
+    *others, last = calls
+    shared = same_from_start(names[others[-1].rows], names[last.rows]) if others else len(last.rows)
+    return int(calls[0].rows[0]), int(last.rows[max(shared, 1) - 1])
+
+
+def stretches_of(case: Analysis, spans: Sequence[tuple[int, int]]) -> Stretches:
+    """Spans of ops as stretches of CPU time."""
+    first, last = np.array(spans).reshape(-1, 2).T
+    return Stretches.of(case.trace.ops, first, last)
+
+
+def resized(case: Analysis, stretches: Stretches, tokens: F64, factor: F64, lengths: Sequence[frozenset[int]]) -> F64:
+    """Factor on the time of each node of the graph if calls of a model take another number of tokens; 1 elsewhere.
+
+    stretches: of the calls. tokens: how many each call takes; factor: how many times as many it is to take. lengths:
+    sizes by which the tensors with a call's tokens are recognised; empty for all that it launches.
+    """
+    links, graph = case.timeline.links, case.graph
+    mine = np.append(_of_calls(case, stretches, lengths), -1)[links.op]
+    known = mine >= 0
+    growth = event_growth(
+        case.timeline,
+        case.roofline,
+        np.where(known, factor[mine], 1.0),
+        np.where(known, tokens[mine], 1.0),
+    )
+    return np.append(np.where(known, growth, 1.0), 1.0)[graph.gpu_row]
+
+
+def _of_calls(case: Analysis, stretches: Stretches, lengths: Sequence[frozenset[int]]) -> I64:
+    """Per op the call whose tokens it computes with; -1: none."""
+    ops = case.trace.ops
+    which = place(stretches, ops.thread.astype(np.int64), ops.start_ns)
+    which[ops.kind != OP] = -1
+    for call, sizes in enumerate(lengths):
+        if not sizes:
+            continue
+        rows = np.flatnonzero(which == call)
+        texts, at = np.unique(ops.dims[rows], return_inverse=True)
+        has = np.array([_has(case, int(text), sizes) for text in texts], bool)
+        which[rows[~has[at]]] = -1
+    return which
+
+
+def _has(case: Analysis, text: int, sizes: frozenset[int]) -> bool:
+    return any(shape and sizes & set(shape) for shape in shapes_in(case, text))

@@ -1,0 +1,140 @@
+"""Calls of a model without gradients: texts that are generated without a cache, or one after another; scores of one
+sample after another. Not texts with a cache, turns of a conversation, two models, or tokens that are chosen again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.case import case_of
+from helpers.cpu_recording import recorded
+from helpers.quick import few
+
+from gpuprof.diagnosis.findings import separate_passes, uncached_text
+
+WORDS, WIDTH, NEW = 40, 24, 6
+
+
+def decoder():
+    """A model that returns logits, and what its attention read for a cache."""
+    import torch
+    from torch import nn
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+            self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, tokens, cache=None):
+            x = self.table(tokens)
+            key, value = self.key(x), self.value(x)
+            if cache is not None:
+                key, value = torch.cat((cache[0], key), 1), torch.cat((cache[1], value), 1)
+            scores = self.query(x) @ key.transpose(1, 2)
+            return self.head(scores.softmax(-1) @ value), (key, value)
+
+    return Decoder()
+
+
+def whole(model, tokens, new: int = NEW):
+    """Generates with the whole text for each token."""
+    import torch
+
+    with torch.no_grad():
+        for _ in range(new):
+            choice = model(tokens)[0][:, -1:].argmax(-1)
+            tokens = torch.cat((tokens, choice), 1)
+    return tokens
+
+
+def filled(model, tokens):
+    """The same in a tensor of the final length."""
+    import torch
+
+    text = torch.cat((tokens, tokens.new_zeros(len(tokens), NEW)), 1)
+    with torch.no_grad():
+        for at in range(tokens.shape[1], text.shape[1]):
+            text[:, at] = model(text[:, :at])[0][:, -1].softmax(-1).multinomial(1)[:, 0]
+    return text
+
+
+def cached(model, tokens, new: int = NEW):
+    """Generates with a cache."""
+    import torch
+
+    with torch.no_grad():
+        logits, cache = model(tokens)
+        for at in range(new):
+            choice = logits[:, -1:].argmax(-1)
+            tokens = torch.cat((tokens, choice), 1)
+            if at < new - 1:
+                logits, grown = model(choice, cache)
+                cache = grown
+    return tokens
+
+
+def scores(models, batch):
+    """One sample after another, of one model after another."""
+    import torch
+
+    with torch.no_grad():
+        return torch.cat([model(one)[0].mean((1, 2)) for model in models for one in batch.split(1 + (len(models) > 1))])
+
+
+def refined(model, tokens):
+    """All tokens are chosen again in each round."""
+    import torch
+
+    with torch.no_grad():
+        for _ in range(NEW):
+            tokens = model(tokens)[0].argmax(-1)
+    return tokens
+
+
+def conversation(model, tokens):
+    """Each prompt is what was said before."""
+    for _ in range(3):
+        tokens = cached(model, tokens)
+    return tokens
+
+
+def step_of(texts: Callable[..., object]) -> Callable[[int], object]:
+    """A step that trains on what a model made before, as far as a loss can tell."""
+    import torch
+
+    model, other, batch = decoder(), decoder(), torch.randint(0, WORDS, (2, 5))
+
+    def step(_: int) -> None:
+        texts(model, other, batch)
+        model(batch)[0].square().mean().backward()
+
+    return step
+
+
+CASES = [
+    pytest.param(lambda a, _, batch: whole(a, batch), {"uncached_text"}, id="the whole text"),
+    pytest.param(lambda a, _, batch: filled(a, batch), {"uncached_text"}, id="the whole text in place"),
+    pytest.param(lambda a, _, batch: whole(a, batch, 3), set(), id="too few tokens"),
+    pytest.param(lambda a, _, batch: cached(a, batch), set(), id="a cache"),
+    pytest.param(lambda a, _, batch: [cached(a, one) for one in batch.split(1)], {"texts"}, id="one after another"),
+    pytest.param(
+        lambda a, _, batch: [whole(a, one) for one in batch.split(1)], {"texts", "uncached_text"}, id="both"
+    ),
+    pytest.param(lambda a, _, batch: conversation(a, batch), set(), id="a conversation"),
+    pytest.param(lambda a, b, batch: scores([b], batch.repeat(2, 1)), {"calls"}, id="scores"),
+    pytest.param(lambda a, b, batch: scores([a, b], batch), set(), id="two models"),
+    pytest.param(lambda a, _, batch: refined(a, batch), set(), id="chosen again"),
+]
+"""(what is called before a step, keys of what is proposed)."""
+
+
+@pytest.mark.parametrize(("texts", "found"), few(CASES, ["the whole text", "a cache", "one after another", "scores"]))
+def test_calls_without_gradients(tmp_path: Path, texts, found: set[str]):
+    case = case_of(recorded(tmp_path / "trace.json", step_of(texts)), as_recorded=True)
+    proposals = [*separate_passes.find(case), *uncached_text.find(case)]
+    assert {one.key or "uncached_text" for one in proposals} == found
+    for one in proposals:
+        left = one.change(case.graph).duration_ns[case.graph.on_gpu].sum()
+        assert left < case.graph.duration_ns[case.graph.on_gpu].sum()
