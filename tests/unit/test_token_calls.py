@@ -11,13 +11,13 @@ from helpers.case import case_of
 from helpers.cpu_recording import recorded
 from helpers.quick import few
 
-from gpuprof.diagnosis.findings import separate_passes, uncached_text
+from gpuprof.diagnosis.findings import adapter_extras, separate_passes, uncached_text
 
 WORDS, WIDTH, NEW = 40, 24, 6
 
 
-def decoder():
-    """A model that returns logits, and what its attention read for a cache."""
+def decoder(rank: int = 0):
+    """A model that returns logits, and what its attention read for a cache. rank: of an adapter on its values."""
     import torch
     from torch import nn
 
@@ -26,10 +26,13 @@ def decoder():
             super().__init__()
             self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
             self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+            self.low, self.high = nn.Linear(WIDTH, rank or 1), nn.Linear(rank or 1, WIDTH)
 
         def forward(self, tokens, cache=None):
             x = self.table(tokens)
             key, value = self.key(x), self.value(x)
+            if rank:
+                value = value + 2.0 * self.high(self.low(x))
             if cache is not None:
                 key, value = torch.cat((cache[0], key), 1), torch.cat((cache[1], value), 1)
             scores = self.query(x) @ key.transpose(1, 2)
@@ -119,9 +122,7 @@ CASES = [
     pytest.param(lambda a, _, batch: whole(a, batch, 3), set(), id="too few tokens"),
     pytest.param(lambda a, _, batch: cached(a, batch), set(), id="a cache"),
     pytest.param(lambda a, _, batch: [cached(a, one) for one in batch.split(1)], {"texts"}, id="one after another"),
-    pytest.param(
-        lambda a, _, batch: [whole(a, one) for one in batch.split(1)], {"texts", "uncached_text"}, id="both"
-    ),
+    pytest.param(lambda a, _, batch: [whole(a, one) for one in batch.split(1)], {"texts", "uncached_text"}, id="both"),
     pytest.param(lambda a, _, batch: conversation(a, batch), set(), id="a conversation"),
     pytest.param(lambda a, b, batch: scores([b], batch.repeat(2, 1)), {"calls"}, id="scores"),
     pytest.param(lambda a, b, batch: scores([a, b], batch), set(), id="two models"),
@@ -138,3 +139,25 @@ def test_calls_without_gradients(tmp_path: Path, texts, found: set[str]):
     for one in proposals:
         left = one.change(case.graph).duration_ns[case.graph.on_gpu].sum()
         assert left < case.graph.duration_ns[case.graph.on_gpu].sum()
+
+
+@pytest.mark.parametrize(("generate", "found"), [(cached, 1), (None, 0)])
+def test_adapters_can_be_merged_while_text_is_generated(tmp_path: Path, generate, found: int):
+    """The adapters of all tokens go; those of the prompt stand for merging them once a step."""
+    import torch
+
+    model, batch = decoder(rank=4), torch.randint(0, WORDS, (2, 5))
+
+    def step(_: int) -> None:
+        if generate is not None:
+            generate(model, batch)
+        model(batch)[0].square().mean().backward()
+
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    proposals = [one for one in adapter_extras.find(case) if one.key == "merged"]
+    assert len(proposals) == found
+    for one in proposals:
+        after, on_gpu = one.change(case.graph), case.graph.on_gpu
+        gone = on_gpu & (case.graph.duration_ns > 0) & (after.duration_ns == 0)
+        assert gone.sum() == case.steps * 2 * (NEW - 1)
+        assert "6 adapters a step" in one.evidence[0].text

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slowe
 from gpuprof.diagnosis.detect.batches.compared_pairs import find_compared_pairs
 from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
 from gpuprof.diagnosis.detect.batches.token_call_groups import (
-    FEWEST_ALIKE,
+    FEWEST_CALLS_OF_A_MODEL,
     Text,
     find_alike_calls,
     find_generations,
@@ -67,10 +67,11 @@ Or, directly before a loss or a difference of two tensors of one shape, the same
 at least 8 different ones, none with weights of a layer, the first of them on a tensor of at least half the result's
 size and of another shape than the result.
 
-Calls without gradients: at least {FEWEST_ALIKE} of a model on tokens before one backward pass, one after another, with
-the same ops, between which nothing chooses tokens and no loader returns a batch; two are enough if the trained model is
-called twice as well. And texts that are generated one after another before one backward pass, each by a call on a
-prompt and calls on one token each; not if each prompt has room for what was generated before, as in a conversation.
+Calls without gradients: at least {FEWEST_CALLS_OF_A_MODEL} of a model on tokens before one backward pass, one after
+another, with the same ops, between which nothing chooses tokens and no loader returns a batch; two are enough if the
+trained model is called twice as well. And texts that are generated one after another before one backward pass, each by
+a call on a prompt and calls on one token each; not if each prompt has room for what was generated before, as in a
+conversation.
 """,
     gain="""
 The first pass's kernels take the work of all of them, growing as they do for a larger batch (see `larger_batch`); the

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +64,7 @@ def find_token_calls(case: Analysis) -> list[TokenCall]:
 def _of_interval(case: Analysis, rows: I64, interval: int) -> Iterator[TokenCall]:
     ops, strings = case.trace.ops, case.trace.strings
     begins = beginnings(case, rows)
-    calls = [rows[at:end] for at, end in zip(begins, [*begins[1:], len(rows)], strict=True)]
+    calls = [rows[at:end] for at, end in pairwise([*begins, len(rows)])]
     recorded = [bool((ops.sequence[mine] >= 0).mean() > RECORDS) for mine in calls]
     for place, mine in enumerate(calls):
         if recorded[place] or strings[int(ops.name[mine[0]])] != EMBEDDING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
 from gpuprof.diagnosis.detect.batches.model_calls import TokenCall, alike, find_token_calls, same_from_start
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.changes.batch import event_growth
@@ -29,7 +30,7 @@ FEWEST_GROWING: Assumed[Calls] = 4
 """Fewest calls on a text that grows by a token each time."""
 BY_ONE: Assumed[Share] = 0.5
 """Smallest share of such calls that have exactly one token more: of a long text the recording leaves out calls."""
-FEWEST_ALIKE: Assumed[Calls] = 3
+FEWEST_CALLS_OF_A_MODEL: Assumed[Calls] = 3
 """Fewest calls on inputs of one kind: two may be of two models of the same structure."""
 CHOOSES = frozenset(
     f"aten::{name}" for name in ("argmax", "max", "topk", "sort", "multinomial", "exponential_", "gumbel_softmax")
@@ -45,6 +46,11 @@ def find_growing_texts(case: Analysis) -> list[Text]:
     return [text for text in _texts(case) if _grows(text)]
 
 
+def find_generated_texts(case: Analysis) -> list[Text]:
+    """Texts that are generated with a cache, or without."""
+    return [text for text in _texts(case) if len(text) > 1]
+
+
 def find_generations(case: Analysis) -> list[list[Text]]:
     """Texts that are generated one after another before the same backward pass, two or more. Not turns of one
     conversation, whose prompts have what was generated before."""
@@ -58,8 +64,8 @@ def find_generations(case: Analysis) -> list[list[Text]]:
 
 def find_alike_calls(case: Analysis) -> list[list[TokenCall]]:
     """Calls with the same ops on other inputs, one after another, of which none chooses the tokens of the next."""
-    if case.ops_named(lambda name: name.startswith(REPEATED_RANGE)).any():
-        return []  # the same inputs again: another finding
+    if case.ops_named(lambda name: name.startswith(REPEATED_RANGE)).any() or inner_passes(case) is not None:
+        return []  # the same inputs again, or parts of a batch that are encoded twice: other findings
     groups: list[list[TokenCall]] = []
     for text in _texts(case):
         call = text[0]
@@ -115,7 +121,7 @@ def _is_conversation(texts: Sequence[Text]) -> bool:
 def _is_one_model(calls: Sequence[TokenCall]) -> bool:
     """Two calls may be of two models (the policy before the update and its reference), unless the trained model is
     called on two parts of the batch as well."""
-    return len(calls) >= FEWEST_ALIKE or calls[0].with_gradients >= len(calls)
+    return len(calls) >= FEWEST_CALLS_OF_A_MODEL or calls[0].with_gradients >= len(calls)
 
 
 def _independent(case: Analysis, calls: Sequence[TokenCall]) -> bool:
