@@ -19,7 +19,7 @@ CACHE_LEFT = Number(
     "static cache.",
 )  # fmt: skip
 CACHED_HOST = Number(
-    1.1, 1.0, 1.3, "", "assumed",
+    1.1, 0.9, 1.4, "", "assumed",
     "CPU time of a call on one token that appends keys and values to a cache in each layer, over that of a call on the "
     "whole text.",
 )  # fmt: skip

@@ -159,7 +159,7 @@ def _dense(case: Analysis) -> Iterator[Proposal]:
         launches = np.repeat(
             [calibrated.FORWARD_LAUNCHES.rising[level], calibrated.BACKWARD_LAUNCHES.rising[level]], count
         )
-        took = np.bincount(group[work], weights=graph.duration_ns[work], minlength=2 * count)
+        took = np.bincount(group[work], weights=graph.duration_ns[work], minlength=2 * count).astype(np.float64)
         left = took * np.minimum(part * calibrated.ROUTED_COST.rising[level], 1.0)
         host_ns = launches * np.repeat(launch_ns, count)
         return partial(with_replacement, replacement=replacement_of(graph, group, host_ns, left, launches))

@@ -67,8 +67,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         return
     graph = case.graph
     calls = [(text, at) for text in texts for at in range(1, len(text))]
-    later = stretches_of(case, [span_of(case, text[at - 1 : at + 1])[1:] * 2 for text, at in calls])
-    later = type(later)(later.thread, case.trace.ops.start_ns[[text[at].rows[0] for text, at in calls]], later.end_ns)
+    later = stretches_of(case, [(int(text[at].rows[0]), span_of(case, text[at - 1 : at + 1])[1]) for text, at in calls])
     tokens = np.array([text[at].tokens for text, at in calls], np.float64)
     sequences = np.array([text[at].sequences for text, at in calls], np.float64)
     sizes = [frozenset((text[at].tokens, text[at].tokens * text[at].sequences)) for text, at in calls]
@@ -91,7 +90,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f" {max(tokens):,.0f} tokens: {duration(case.per_step(gpu_ns))} of GPU time"
     )
     yield Proposal(
-        title="key-value cache",
+        title="keys and values of earlier tokens kept",
         evidence=spans(case, text, nodes),
         fix=call("model.generate", Code("prompts"), max_new_tokens=Code("..."), use_cache=True)
         + "  # in model.eval(), without gradient checkpointing\nor in your own loop: "
@@ -112,5 +111,5 @@ FINDING = Declaration(
     ),
     same_ops=True,
     synonyms=("use_cache", "past_key_values", "no_cache", "generate_without_cache"),
-    titles=("key_value_cache",),
+    titles=("keys_and_values_of_earlier_tokens_kept",),
 )

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.loops.layer_ops import CONVOLUTIONS, MATMULS
 from gpuprof.diagnosis.detect.loops.recurrent_loops import outermost_forward
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.timeline.phases import BACKWARD, FORWARD, GENERATION, OTHER
-from gpuprof.tracefile.trace import I64, OP
+from gpuprof.tracefile.trace import I32, I64, OP
 from gpuprof.units import Assumed, Entries, Ops, Share
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def beginnings(case: Analysis, rows: I64) -> list[int]:
     return tables[max(tables, key=math.prod)] if tables else max(pictures.values(), key=len, default=[])
 
 
-def same_from_start(one: I64, other: I64) -> int:
+def same_from_start(one: I64 | I32, other: I64 | I32) -> int:
     """Values at the beginning that are the same in both."""
     shorter = min(len(one), len(other))
     differ = np.flatnonzero(one[:shorter] != other[:shorter])

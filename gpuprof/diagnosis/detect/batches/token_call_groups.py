@@ -79,14 +79,17 @@ def find_alike_calls(case: Analysis) -> list[list[TokenCall]]:
 
 
 def _texts(case: Analysis) -> list[Text]:
-    """All calls without gradients as texts, in order of time."""
-    texts: list[list[TokenCall]] = []
-    for call in find_token_calls(case):
-        if texts and _continues(case, texts[-1], call):
-            texts[-1].append(call)
-        else:
-            texts.append([call])
-    return [part for text in texts for part in ([text] if _is_generated(text) else [[call] for call in text])]
+    """All calls without gradients as texts, in order of time; found once for a case."""
+    if "token_texts" not in case.memo:
+        texts: list[list[TokenCall]] = []
+        for call in find_token_calls(case):
+            if texts and _continues(case, texts[-1], call):
+                texts[-1].append(call)
+            else:
+                texts.append([call])
+        parts = ([text] if _is_generated(text) else [[call] for call in text] for text in texts)
+        case.memo["token_texts"] = [part for each in parts for part in each]
+    return case.memo["token_texts"]
 
 
 def _continues(case: Analysis, text: list[TokenCall], call: TokenCall) -> bool:

@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
 from gpuprof.tracefile.trace import I64
-from gpuprof.units import Assumed, Modules, Ops, Share
+from gpuprof.units import Assumed, Convention, Modules, Ops, Place, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -31,7 +31,7 @@ MOST_CHOSEN: Assumed[Share] = 0.5
 FEWEST_OPS: Assumed[Ops] = 6
 """Fewest ops of all experts of a layer."""
 BATCHED = frozenset({"aten::bmm", "aten::matmul", "aten::baddbmm", "aten::einsum"})
-_CHOSEN = 1
+_CHOSEN: Convention[Place] = 1
 """Place of the number of chosen values among a `topk`'s arguments."""
 
 
