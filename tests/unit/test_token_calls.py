@@ -1,5 +1,6 @@
-"""Calls of a model without gradients: texts that are generated without a cache, or one after another; scores of one
-sample after another. Not texts with a cache, turns of a conversation, two models, or tokens that are chosen again."""
+"""Calls of a model without gradients: texts that are generated without a cache, or one after another; scores and
+pictures of one sample after another. Not texts with a cache, turns of a conversation, two models, or tokens that are
+chosen again."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from helpers.quick import few
 from gpuprof.diagnosis.findings import adapter_extras, separate_passes, uncached_text
 
 WORDS, WIDTH, NEW = 40, 24, 6
+LONG_US = 2000.0
+"""Of a kernel: most of the step, however busy the CPU is that records it."""
 
 
 def decoder(rank: int = 0):
@@ -103,6 +106,34 @@ def conversation(model, tokens):
     return tokens
 
 
+def tower(channels: int = 8):
+    """A frozen encoder of pictures; with 3 channels it returns pictures."""
+    from torch import nn
+
+    between = [nn.Flatten(2), *(nn.Linear(64, 64) for _ in range(6)), nn.Unflatten(2, (8, 8))]
+    return nn.Sequential(nn.Conv2d(3, 8, 1), *between, nn.Conv2d(8, channels, 1)).requires_grad_(False)
+
+
+def seen(encoder, gradients: bool = False):
+    """One picture after another."""
+    import torch
+
+    pictures = torch.randn(4, 3, 8, 8)
+    with torch.set_grad_enabled(gradients):
+        return torch.cat([encoder(one[None]) for one in pictures])
+
+
+def denoised(encoder):
+    """Each picture is made from the one before."""
+    import torch
+
+    picture = torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        for _ in range(4):
+            picture = encoder(picture)
+    return picture
+
+
 def step_of(texts: Callable[..., object]) -> Callable[[int], object]:
     """A step that trains on what a model made before, as far as a loss can tell."""
     import torch
@@ -127,13 +158,16 @@ CASES = [
     pytest.param(lambda a, b, batch: scores([b], batch.repeat(2, 1)), {"calls"}, id="scores"),
     pytest.param(lambda a, b, batch: scores([a, b], batch), set(), id="two models"),
     pytest.param(lambda a, _, batch: refined(a, batch), set(), id="chosen again"),
+    pytest.param(lambda *_: seen(tower()), {"calls"}, id="pictures"),
+    pytest.param(lambda *_: seen(tower(), gradients=True), {"calls"}, id="frozen"),
+    pytest.param(lambda *_: denoised(tower(3)), set(), id="denoised"),
 ]
 """(what is called before a step, keys of what is proposed)."""
 
 
 @pytest.mark.parametrize(("texts", "found"), few(CASES, ["the whole text", "a cache", "one after another", "scores"]))
 def test_calls_without_gradients(tmp_path: Path, texts, found: set[str]):
-    case = case_of(recorded(tmp_path / "trace.json", step_of(texts)), as_recorded=True)
+    case = case_of(recorded(tmp_path / "trace.json", step_of(texts), kernel_us=LONG_US), as_recorded=True)
     proposals = [*separate_passes.find(case), *uncached_text.find(case)]
     assert {one.key or "uncached_text" for one in proposals} == found
     for one in proposals:
@@ -153,7 +187,7 @@ def test_adapters_can_be_merged_while_text_is_generated(tmp_path: Path, generate
             generate(model, batch)
         model(batch)[0].square().mean().backward()
 
-    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    case = case_of(recorded(tmp_path / "trace.json", step, kernel_us=LONG_US), as_recorded=True)
     proposals = [one for one in adapter_extras.find(case) if one.key == "merged"]
     assert len(proposals) == found
     for one in proposals:

@@ -27,6 +27,8 @@ FEWEST_MATMULS: Assumed[Ops] = 4
 """Fewest matrix multiplications and convolutions of a pass: fewer are a head or a single layer."""
 RECORDS: Assumed[Share] = 0.5
 """Smallest share of a pass's ops with a sequence number for the pass to count as recorded by autograd."""
+FEWEST_NODES: Assumed[Share] = 0.1
+"""Smallest number of nodes of autograd for each op of a pass that it records."""
 SAME_OPS: Assumed[Share] = 0.8
 """Smallest share of the ops from one beginning to the next that must be the same in all passes: the rest is Python of
 the loss, masks, and what is done with a result."""
@@ -34,47 +36,66 @@ EMBEDDING = "aten::embedding"
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCall:
-    """A call of a model on tokens for which autograd records nothing."""
+class PlainCall:
+    """A call of a model on tokens or pictures for which autograd records nothing."""
 
     rows: I64
     """Its outermost ops, in order of time, up to the next call."""
     sequences: int
+    """Sequences of tokens, or pictures."""
     tokens: int
-    """Of each sequence."""
+    """Of each sequence; pixels of a picture."""
+    of_pictures: bool
     interval: int
-    """Number of backward passes before it."""
+    """Number of backward ops before it."""
     place: int
-    """Of the call among all calls of its interval, those with gradients included."""
+    """Of the call among all calls of its interval that read from the same table, those with gradients included."""
     with_gradients: int
-    """Calls of its interval that autograd records."""
+    """How many of these calls autograd records."""
 
 
-def find_token_calls(case: Analysis) -> list[TokenCall]:
-    """Calls on tokens without gradients, in order of time: text that is generated, log-probabilities, an evaluation.
-    Computed once per case."""
-    if "token_calls" not in case.memo:
+def find_plain_calls(case: Analysis) -> list[PlainCall]:
+    """Calls without gradients, in order of time: text that is generated, log-probabilities, an evaluation, encoders
+    that are frozen. Computed once per case."""
+    if "plain_calls" not in case.memo:
         rows = outermost_forward(case, (FORWARD, OTHER, GENERATION))
-        case.memo["token_calls"] = [
+        case.memo["plain_calls"] = [
             call for number, part in before_each_backward(case, rows) for call in _of_interval(case, part, number)
         ]
-    return case.memo["token_calls"]
+    return case.memo["plain_calls"]
 
 
-def _of_interval(case: Analysis, rows: I64, interval: int) -> Iterator[TokenCall]:
+def _of_interval(case: Analysis, rows: I64, interval: int) -> Iterator[PlainCall]:
     ops, strings = case.trace.ops, case.trace.strings
-    begins = beginnings(case, rows)
-    calls = [rows[at:end] for at, end in pairwise([*begins, len(rows)])]
-    recorded = [bool((ops.sequence[mine] >= 0).mean() > RECORDS) for mine in calls]
-    for place, mine in enumerate(calls):
-        if recorded[place] or strings[int(ops.name[mine[0]])] != EMBEDDING:
+    tables, pictures = _reads(case, rows)
+    largest = {max(tables, key=math.prod)} if tables else set()
+    kinds = {at: shape for shape, each in (*tables.items(), *pictures.items()) for at in each
+             if shape in largest or shape in pictures}  # fmt: skip
+    begins = sorted(kinds)
+    calls = [(kinds[at], rows[at:end]) for at, end in pairwise([*begins, len(rows)])]
+    recorded = [records_gradients(case, mine) for _, mine in calls]
+    for number, (kind, mine) in enumerate(calls):
+        if recorded[number]:
             continue
-        indices = shapes_in(case, int(ops.dims[mine[0]]))[1:2]
-        if not indices or not indices[0]:
+        given = shapes_in(case, int(ops.dims[mine[0]]))[kind not in pictures]
+        multiplied = sum(strings[int(ops.name[row])] in MATMULS | CONVOLUTIONS for row in mine.tolist())
+        if not given or multiplied < FEWEST_MATMULS:
             continue
-        *outer, tokens = indices[0]
-        if sum(strings[int(ops.name[row])] in MATMULS for row in mine.tolist()) >= FEWEST_MATMULS:
-            yield TokenCall(mine, math.prod(outer), tokens, interval, place, sum(recorded))
+        of_pictures = kind in pictures
+        if of_pictures and any(returns_pictures(case, row, int(mine[0])) for row in mine[1:].tolist()):
+            continue  # what it returns may be the next one's input
+        sequences, tokens = (given[0], math.prod(given[2:])) if of_pictures else (math.prod(given[:-1]), given[-1])
+        place = sum(other == kind for other, _ in calls[:number])
+        trained = sum(own for own, (other, _) in zip(recorded, calls, strict=True) if other == kind)
+        yield PlainCall(mine, sequences, tokens, of_pictures, interval, place, trained)
+
+
+def records_gradients(case: Analysis, rows: I64) -> bool:
+    """Whether autograd records ops: they have sequence numbers, which move on with each node. Those of a frozen model
+    all have that of the next node."""
+    numbers = case.trace.ops.sequence[rows]
+    known = numbers >= 0
+    return bool(known.mean() > RECORDS and len(np.unique(numbers[known])) > FEWEST_NODES * len(rows))
 
 
 def before_each_backward(case: Analysis, rows: I64) -> Iterator[tuple[int, I64]]:
@@ -90,6 +111,12 @@ def before_each_backward(case: Analysis, rows: I64) -> Iterator[tuple[int, I64]]
 
 def beginnings(case: Analysis, rows: I64) -> list[int]:
     """Positions at which a model reads a batch: lookups in the largest table, or else convolutions of pictures."""
+    tables, pictures = _reads(case, rows)
+    return tables[max(tables, key=math.prod)] if tables else max(pictures.values(), key=len, default=[])
+
+
+def _reads(case: Analysis, rows: I64) -> tuple[dict[tuple[int, ...], list[int]], dict[tuple[int, ...], list[int]]]:
+    """(positions of lookups, positions of convolutions of pictures), by the shape of the table or of the weight."""
     ops, strings = case.trace.ops, case.trace.strings
     tables: dict[tuple[int, ...], list[int]] = {}
     pictures: dict[tuple[int, ...], list[int]] = {}
@@ -105,7 +132,19 @@ def beginnings(case: Analysis, rows: I64) -> list[int]:
             tables.setdefault(weight, []).append(at)
         elif len(weight) > 2 and weight[1] <= MOST_CHANNELS and (shapes[0] or ())[1:2] == weight[1:2]:
             pictures.setdefault(weight, []).append(at)
-    return tables[max(tables, key=math.prod)] if tables else max(pictures.values(), key=len, default=[])
+    return tables, pictures
+
+
+def returns_pictures(case: Analysis, row: int, begin: int) -> bool:
+    """Whether a convolution returns pictures of the size and the channels that a pass begins with."""
+    ops, strings = case.trace.ops, case.trace.strings
+    if not {strings[int(ops.name[at])] for at in (row, begin)} <= CONVOLUTIONS:
+        return False
+    taken = shapes_in(case, int(ops.dims[begin]))[0]
+    given, weight, *_ = [*shapes_in(case, int(ops.dims[row])), None, None]
+    if not taken or not given or not weight:
+        return False
+    return taken[1] == weight[0] and taken[2:] == given[2:]
 
 
 def same_from_start(one: I64 | I32, other: I64 | I32) -> int:
@@ -115,7 +154,7 @@ def same_from_start(one: I64 | I32, other: I64 | I32) -> int:
     return int(differ[0]) if len(differ) else shorter
 
 
-def alike(case: Analysis, one: TokenCall, other: TokenCall) -> bool:
+def alike(case: Analysis, one: PlainCall, other: PlainCall) -> bool:
     """Whether two calls run the same ops in the same order, except for what is done with the results."""
     names = case.trace.ops.name
     return same_from_start(names[one.rows], names[other.rows]) >= SAME_OPS * min(len(one.rows), len(other.rows))

@@ -16,10 +16,11 @@ import numpy as np
 from gpuprof.diagnosis.detect.batches.model_calls import (
     EMBEDDING,
     FEWEST_MATMULS,
-    RECORDS,
     SAME_OPS,
     before_each_backward,
     beginnings,
+    records_gradients,
+    returns_pictures,
     same_from_start,
 )
 from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMULS, RECURRENT_LAYERS
@@ -88,7 +89,7 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
         return None
     ends = [*begins[1:], len(rows)]
     # Those of a teacher or a reference model run without gradients.
-    recorded = [bool((ops.sequence[rows[at:end]] >= 0).mean() > RECORDS) for at, end in zip(begins, ends, strict=True)]
+    recorded = [records_gradients(case, rows[at:end]) for at, end in zip(begins, ends, strict=True)]
     least = min((end - at for at, end, own in zip(begins, ends, recorded, strict=True) if own), default=0)
     begins = [at for at, own in zip(begins, recorded, strict=True) if own]
     if len(begins) < 2:
@@ -100,23 +101,11 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
         return None
     first = rows[begins[0] : begins[0] + length].tolist()
     kinds = [strings[int(ops.name[row])] for row in first]
-    if any(_returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
+    if any(returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
         return None  # a frame that is predicted may be the next one's input
     if sum(kind in MATMULS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
         return None
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
-
-
-def _returns_pictures(case: Analysis, row: int, begin: int) -> bool:
-    """Whether a convolution returns pictures of the size and the channels that a pass begins with."""
-    ops, strings = case.trace.ops, case.trace.strings
-    if not {strings[int(ops.name[at])] for at in (row, begin)} <= CONVOLUTIONS:
-        return False
-    taken = shapes_in(case, int(ops.dims[begin]))[0]
-    given, weight, *_ = [*shapes_in(case, int(ops.dims[row])), None, None]
-    if not taken or not given or not weight:
-        return False
-    return taken[1] == weight[0] and taken[2:] == given[2:]
 
 
 def _of_one_model(case: Analysis, rows: I64, stretches: Stretches, intervals: int) -> bool:

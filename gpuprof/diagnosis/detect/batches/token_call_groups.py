@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
-from gpuprof.diagnosis.detect.batches.model_calls import TokenCall, alike, find_token_calls, same_from_start
+from gpuprof.diagnosis.detect.batches.model_calls import PlainCall, alike, find_plain_calls, same_from_start
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.changes.batch import event_growth
 from gpuprof.record.phases.phase_names import REPEATED_RANGE
@@ -37,7 +37,7 @@ CHOOSES = frozenset(
 )
 """Ops that choose tokens, which the next call may read."""
 
-Text = Sequence[TokenCall]
+Text = Sequence[PlainCall]
 """The calls that generate one batch of texts; a single call is no generation."""
 
 
@@ -62,11 +62,11 @@ def find_generations(case: Analysis) -> list[list[Text]]:
     return found
 
 
-def find_alike_calls(case: Analysis) -> list[list[TokenCall]]:
+def find_alike_calls(case: Analysis) -> list[list[PlainCall]]:
     """Calls with the same ops on other inputs, one after another, of which none chooses the tokens of the next."""
     if case.ops_named(lambda name: name.startswith(REPEATED_RANGE)).any() or inner_passes(case) is not None:
         return []  # the same inputs again, or parts of a batch that are encoded twice: other findings
-    groups: list[list[TokenCall]] = []
+    groups: list[list[PlainCall]] = []
     for text in _texts(case):
         call = text[0]
         if len(text) > 1 or call.tokens < 2:
@@ -81,8 +81,8 @@ def find_alike_calls(case: Analysis) -> list[list[TokenCall]]:
 def _texts(case: Analysis) -> list[Text]:
     """All calls without gradients as texts, in order of time; found once for a case."""
     if "token_texts" not in case.memo:
-        texts: list[list[TokenCall]] = []
-        for call in find_token_calls(case):
+        texts: list[list[PlainCall]] = []
+        for call in find_plain_calls(case):
             if texts and _continues(case, texts[-1], call):
                 texts[-1].append(call)
             else:
@@ -92,10 +92,10 @@ def _texts(case: Analysis) -> list[Text]:
     return case.memo["token_texts"]
 
 
-def _continues(case: Analysis, text: list[TokenCall], call: TokenCall) -> bool:
+def _continues(case: Analysis, text: list[PlainCall], call: PlainCall) -> bool:
     """Whether a call is for the next token of a text."""
     last = text[-1]
-    if not _adjacent(last, call) or last.sequences != call.sequences:
+    if call.of_pictures or not _adjacent(last, call) or last.sequences != call.sequences:
         return False
     if call.tokens == 1:
         return len(text) == 1 or last.tokens == 1
@@ -104,8 +104,8 @@ def _continues(case: Analysis, text: list[TokenCall], call: TokenCall) -> bool:
     return (grown == 1 or (generating and grown > 1)) and alike(case, last, call)
 
 
-def _adjacent(one: TokenCall, other: TokenCall) -> bool:
-    return one.interval == other.interval and one.place + 1 == other.place
+def _adjacent(one: PlainCall, other: PlainCall) -> bool:
+    return (one.interval, one.of_pictures, one.place + 1) == (other.interval, other.of_pictures, other.place)
 
 
 def _is_generated(text: Text) -> bool:
@@ -121,26 +121,26 @@ def _is_conversation(texts: Sequence[Text]) -> bool:
     return all(later[0].tokens >= one[0].tokens + len(one) for one, later in pairwise(texts))
 
 
-def _is_one_model(calls: Sequence[TokenCall]) -> bool:
+def _is_one_model(calls: Sequence[PlainCall]) -> bool:
     """Two calls may be of two models (the policy before the update and its reference), unless the trained model is
     called on two parts of the batch as well."""
     return len(calls) >= FEWEST_CALLS_OF_A_MODEL or calls[0].with_gradients >= len(calls)
 
 
-def _independent(case: Analysis, calls: Sequence[TokenCall]) -> bool:
+def _independent(case: Analysis, calls: Sequence[PlainCall]) -> bool:
     """Whether no call's result becomes the tokens of another, and no batch is loaded in between."""
     choosing = case.ops_named(CHOOSES.__contains__)
     return not any(choosing[one.rows].any() for one in calls[:-1]) and not _loads(case, calls[0], calls[-1])
 
 
-def _loads(case: Analysis, first: TokenCall, last: TokenCall) -> bool:
+def _loads(case: Analysis, first: PlainCall, last: PlainCall) -> bool:
     """Whether a loader returns a batch between two calls."""
     ops = case.trace.ops
     between = (ops.start_ns > ops.start_ns[first.rows[0]]) & (ops.start_ns < ops.start_ns[last.rows[0]])
     return bool((between & (case.timeline.host.op == DATA)).any())
 
 
-def span_of(case: Analysis, calls: Sequence[TokenCall]) -> tuple[int, int]:
+def span_of(case: Analysis, calls: Sequence[PlainCall]) -> tuple[int, int]:
     """(first op, last op) of consecutive calls; of the last one only what another call has as well, since what follows
     it may be something else."""
     names = case.trace.ops.name
