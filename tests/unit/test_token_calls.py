@@ -175,6 +175,22 @@ def test_calls_without_gradients(tmp_path: Path, texts, found: set[str]):
         assert left < case.graph.duration_ns[case.graph.on_gpu].sum()
 
 
+@pytest.mark.parametrize(("names", "found"), [(("Decoder_0", "Decoder_0"), 1), (("Decoder_0", "Decoder_1"), 0)])
+def test_modules_distinguish_two_models(tmp_path: Path, names: tuple[str, str], found: int):
+    import torch
+
+    model, batch = decoder(), torch.randint(0, WORDS, (2, 5))
+
+    def step(_: int) -> None:
+        for name in names:
+            with torch.no_grad(), torch.profiler.record_function(f"nn.Module: {name}"):
+                model(batch)
+        model(batch)[0].square().mean().backward()
+
+    case = case_of(recorded(tmp_path / "trace.json", step, kernel_us=LONG_US), as_recorded=True)
+    assert len(list(separate_passes.find(case))) == found
+
+
 @pytest.mark.parametrize(("generate", "found"), [(cached, 1), (None, 0)])
 def test_adapters_can_be_merged_while_text_is_generated(tmp_path: Path, generate, found: int):
     """The adapters of all tokens go; those of the prompt stand for merging them once a step."""

@@ -67,11 +67,12 @@ Or, directly before a loss or a difference of two tensors of one shape, the same
 at least 8 different ones, none with weights of a layer, the first of them on a tensor of at least half the result's
 size and of another shape than the result.
 
-Calls without gradients: at least {FEWEST_CALLS_OF_A_MODEL} of a model on tokens before one backward pass, one after
-another, with the same ops, between which nothing chooses tokens and no loader returns a batch; two are enough if the
-trained model is called twice as well. And texts that are generated one after another before one backward pass, each by
-a call on a prompt and calls on one token each; not if each prompt has room for what was generated before, as in a
-conversation.
+Calls without gradients: two or more of a model on tokens or pictures before one backward pass, one after another, with
+the same ops, between which nothing chooses tokens and no loader returns a batch. That they are of one model is known by
+the module that reads the batch; without ranges of modules, {FEWEST_CALLS_OF_A_MODEL} calls are enough, or two if the
+trained model is called twice as well. Not if a model of pictures returns pictures of the same kind. And texts that are
+generated one after another before one backward pass, each by a call on a prompt and calls on one token each; not if
+each prompt has room for what was generated before, as in a conversation.
 """,
     gain="""
 The first pass's kernels take the work of all of them, growing as they do for a larger batch (see `larger_batch`); the

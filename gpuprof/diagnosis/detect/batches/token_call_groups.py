@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
+from gpuprof.diagnosis.detect.batches.inner_passes import MODULE, inner_passes
 from gpuprof.diagnosis.detect.batches.model_calls import PlainCall, alike, find_plain_calls, same_from_start
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.changes.batch import event_growth
 from gpuprof.record.phases.phase_names import REPEATED_RANGE
 from gpuprof.replay.stretches import Stretches, place
+from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import DATA, GENERATION
-from gpuprof.tracefile.trace import F64, I64, OP
+from gpuprof.tracefile.trace import ANNOTATION, F64, I64, OP
 from gpuprof.units import Assumed, Calls, Share
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ FEWEST_GROWING: Assumed[Calls] = 4
 BY_ONE: Assumed[Share] = 0.5
 """Smallest share of such calls that have exactly one token more: of a long text the recording leaves out calls."""
 FEWEST_CALLS_OF_A_MODEL: Assumed[Calls] = 3
-"""Fewest calls on inputs of one kind: two may be of two models of the same structure."""
+"""Fewest calls on inputs of one kind where modules have no ranges: two may be of two models of the same structure."""
 CHOOSES = frozenset(
     f"aten::{name}" for name in ("argmax", "max", "topk", "sort", "multinomial", "exponential_", "gumbel_softmax")
 )
@@ -75,7 +76,7 @@ def find_alike_calls(case: Analysis) -> list[list[PlainCall]]:
             groups[-1].append(call)
         else:
             groups.append([call])
-    return [one for one in groups if len(one) > 1 and _is_one_model(one) and _independent(case, one)]
+    return [one for one in groups if len(one) > 1 and _is_one_model(case, one) and _independent(case, one)]
 
 
 def _texts(case: Analysis) -> list[Text]:
@@ -95,7 +96,7 @@ def _texts(case: Analysis) -> list[Text]:
 def _continues(case: Analysis, text: list[PlainCall], call: PlainCall) -> bool:
     """Whether a call is for the next token of a text."""
     last = text[-1]
-    if call.of_pictures or not _adjacent(last, call) or last.sequences != call.sequences:
+    if call.of_pictures or not _adjacent(last, call) or last.sequences != call.sequences or _loads(case, last, call):
         return False
     if call.tokens == 1:
         return len(text) == 1 or last.tokens == 1
@@ -121,9 +122,15 @@ def _is_conversation(texts: Sequence[Text]) -> bool:
     return all(later[0].tokens >= one[0].tokens + len(one) for one, later in pairwise(texts))
 
 
-def _is_one_model(calls: Sequence[PlainCall]) -> bool:
-    """Two calls may be of two models (the policy before the update and its reference), unless the trained model is
-    called on two parts of the batch as well."""
+def _is_one_model(case: Analysis, calls: Sequence[PlainCall]) -> bool:
+    """Whether calls are of one model: by the module that reads the batch, if modules have ranges. Otherwise two calls
+    may be of two models (the policy before the update and its reference), unless the trained model is called on two
+    parts of the batch as well."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    module = case.ops_named(lambda name: name.startswith(MODULE)) & (ops.kind == ANNOTATION)
+    around = climb(parent[[int(one.rows[0]) for one in calls]], parent, module)
+    if (around >= 0).all():
+        return len(np.unique(ops.name[around])) == 1
     return len(calls) >= FEWEST_CALLS_OF_A_MODEL or calls[0].with_gradients >= len(calls)
 
 
@@ -136,8 +143,10 @@ def _independent(case: Analysis, calls: Sequence[PlainCall]) -> bool:
 def _loads(case: Analysis, first: PlainCall, last: PlainCall) -> bool:
     """Whether a loader returns a batch between two calls."""
     ops = case.trace.ops
-    between = (ops.start_ns > ops.start_ns[first.rows[0]]) & (ops.start_ns < ops.start_ns[last.rows[0]])
-    return bool((between & (case.timeline.host.op == DATA)).any())
+    if "loads_at" not in case.memo:
+        case.memo["loads_at"] = np.sort(ops.start_ns[case.timeline.host.op == DATA])
+    begun, ended = np.searchsorted(case.memo["loads_at"], ops.start_ns[[first.rows[0], last.rows[0]]])
+    return bool(ended > begun)
 
 
 def span_of(case: Analysis, calls: Sequence[PlainCall]) -> tuple[int, int]:
