@@ -77,6 +77,16 @@ def routed(x, router, experts, _):
     return total.view(x.shape)
 
 
+def layers(x, router, experts, _):
+    """As many layers as there are experts, each with a router and a multiplication of all tokens."""
+    import torch
+
+    for one in experts:
+        gates(router(x))
+        x = one(torch.nn.functional.layer_norm(x, (WIDTH,)))
+    return x
+
+
 def with_places(x, router, _, matrices):
     """A number of places for each expert, with as many in all as there are tokens."""
     flat = x[:2, :4].reshape(-1, WIDTH)
@@ -100,6 +110,7 @@ CASES = [
     pytest.param(without_choice, 0, id="without a choice"),
     pytest.param(most, 0, id="most are chosen"),
     pytest.param(routed, 0, id="their own tokens"),
+    pytest.param(layers, 0, id="layers"),
     pytest.param(with_places, 0, id="places"),
     pytest.param(heads, 0, id="heads"),
 ]

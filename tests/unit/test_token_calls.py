@@ -12,6 +12,7 @@ from helpers.case import case_of
 from helpers.cpu_recording import recorded
 from helpers.quick import few
 
+from gpuprof.diagnosis.detect.batches.token_call_groups import lengthening_share
 from gpuprof.diagnosis.findings import adapter_extras, separate_passes, uncached_text
 
 WORDS, WIDTH, NEW = 40, 24, 6
@@ -173,6 +174,22 @@ def test_calls_without_gradients(tmp_path: Path, texts, found: set[str]):
     for one in proposals:
         left = one.change(case.graph).duration_ns[case.graph.on_gpu].sum()
         assert left < case.graph.duration_ns[case.graph.on_gpu].sum()
+
+
+@pytest.mark.parametrize(("generate", "share"), [(cached, 0.66), (whole, 0.66), (None, 0.0)])
+def test_texts_have_another_shape_with_each_token(tmp_path: Path, generate, share: float):
+    """A CUDA graph would be captured for each."""
+    import torch
+
+    model, batch = decoder(), torch.randint(0, WORDS, (2, 5))
+
+    def step(_: int) -> None:
+        if generate is not None:
+            generate(model, batch)
+        model(batch)[0].square().mean().backward()
+
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    assert lengthening_share(case) == pytest.approx(share, abs=0.05)
 
 
 @pytest.mark.parametrize(("names", "found"), [(("Decoder_0", "Decoder_0"), 1), (("Decoder_0", "Decoder_1"), 0)])

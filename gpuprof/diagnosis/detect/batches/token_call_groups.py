@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.batches.model_calls import PlainCall, alike, find_
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.changes.batch import event_growth
 from gpuprof.record.phases.phase_names import REPEATED_RANGE
-from gpuprof.replay.stretches import Stretches, place
+from gpuprof.replay.stretches import Stretches, nodes_in, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import DATA, GENERATION
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64, OP
@@ -50,6 +50,23 @@ def find_growing_texts(case: Analysis) -> list[Text]:
 def find_generated_texts(case: Analysis) -> list[Text]:
     """Texts that are generated with a cache, or without."""
     return [text for text in _texts(case) if len(text) > 1]
+
+
+def lengthening_share(case: Analysis) -> float:
+    """Share of the GPU work that the model's passes launch in calls on texts whose shapes differ from token to token:
+    with the whole text, or with a cache that grows."""
+    dims = case.trace.ops.dims
+    calls = [
+        one
+        for text in find_generated_texts(case)
+        if any(not np.array_equal(dims[a.rows], dims[b.rows]) for a, b in pairwise(text[1:]))
+        for one in text
+    ]
+    if not calls:
+        return 0.0
+    graph = case.graph
+    inside = nodes_in(graph, stretches_of(case, [(int(one.rows[0]), int(one.rows[-1])) for one in calls])) >= 0
+    return float((inside & graph.on_gpu).sum()) / max(float(graph.on_gpu.sum()), 1.0)
 
 
 def find_generations(case: Analysis) -> list[list[Text]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuprof.costs.arguments import nested_shapes, parse
-from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
+from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS, ONCE_A_LAYER
 from gpuprof.diagnosis.detect.loops.nested_loops import MOST_PERIOD, repeated
 from gpuprof.diagnosis.detect.passes import shapes_in, siblings
 from gpuprof.replay.stretches import Stretches
@@ -116,8 +116,8 @@ def _loops(case: Analysis, rows: I64, family: I64) -> list[tuple[_Layer, int, in
     ops = case.trace.ops
     keys = np.stack([ops.name[rows], ops.dims[rows]]).astype(np.int64)
     token = np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
-    free = np.zeros(len(rows), bool)
-    first, period, rounds = repeated(token, family, free, MOST_PERIOD, FEWEST_EXPERTS - 1, FEWEST_OPS)
+    of_layers = case.ops_named(ONCE_A_LAYER.__contains__)[rows]  # as many layers as there are experts
+    first, period, rounds = repeated(token, family, of_layers, MOST_PERIOD, FEWEST_EXPERTS - 1, FEWEST_OPS)
     matmuls, found = case.ops_named(MATMULS.__contains__)[rows], []
     for at, each, times in zip(first.tolist(), period.tolist(), rounds.tolist(), strict=True):
         multiplied = np.flatnonzero(matmuls[at : at + each])
