@@ -57,3 +57,8 @@ UNCLEARED_ODDS = Number(
     "Probability that nothing uses gradients that are added up over steps, where the only optimizer that steps has "
     "other weights: an optimizer that steps once in many steps may have them.",
 )  # fmt: skip
+SAME_OUTPUT_ODDS = Number(
+    0.95, 0.6, 0.99, "", "assumed",
+    "Probability that calls of `torch.autograd.grad` which begin at the same node of the graph, each after a sum or a "
+    "tensor of ones was made, differentiate the same output along the same direction.",
+)  # fmt: skip
