@@ -13,7 +13,7 @@ from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.detect.compiled.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, FUSABLE, compiled_ranges, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
-from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.passes import differentiates_gradients, shapes_in
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.quarantine import COMPILES_ITSELF, READS_MASK
 from gpuprof.projection.changes.batch import ACCUMULATE
@@ -84,6 +84,7 @@ class Passes:
 
 
 TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
+TWICE = "the program differentiates gradients (create_graph=True), and compiled code has no second derivatives"
 EAGER = "torch.nn's Transformer reads its mask's values and stays eager; pass is_causal (tgt_is_causal) first"
 
 
@@ -128,7 +129,7 @@ def waits_too_often(case: Analysis) -> bool:
 def whole_passes(case: Analysis) -> Passes | None:
     """The work that would be compiled if no wait split it; None if it already is, or if nothing could be fused."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
-    if case.stack.kind in COMPILES_ITSELF:
+    if case.stack.kind in COMPILES_ITSELF or differentiates_gradients(case):
         return None
     if compiled_share(case.timeline) >= COMPILED_SHARE or is_before_2(case):
         return None
