@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def copied(folder: Path, gpus: int = 2, functions: bool = True) -> Analysis:
             start = made.now
             made.launch("nvjet_hsh", (start + 2 * US, start + 4 * US), KERNEL, stream=7 + 8 * device, device=device)
             made.sequence += 1
-            numbers = {"Sequence number": made.sequence, "Fwd thread id": 0}
+            numbers: dict[str, Any] = {"Sequence number": made.sequence, "Fwd thread id": 0}
             made.trace.op("aten::mm", start, start + OP, thread, **{"Input Dims": [[64, 64], [64, 64]], **numbers})
             made.now = start + OP
 
@@ -49,7 +50,7 @@ def copied(folder: Path, gpus: int = 2, functions: bool = True) -> Analysis:
             made.now, begun = start, start
             layers(AUTOGRAD + device, device)
             made.sequence += 1
-            arguments = {"Sequence number": made.sequence, "Fwd thread id": 1}
+            arguments: dict[str, Any] = {"Sequence number": made.sequence, "Fwd thread id": 1}
             name = "autograd::engine::evaluate_function: MmBackward0"
             made.trace.op(name, begun - 1 * US, made.now + 1 * US, AUTOGRAD + device, **arguments)
         made.tid = MAIN

@@ -18,9 +18,10 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.gpu.rows_on_cpu import computed_on_cpu
 from gpuprof.diagnosis.detect.loops.carried_loops import carried
 from gpuprof.diagnosis.detect.loops.loops_over_rows import FEWEST_ROUNDS as FEWEST_ROWS
-from gpuprof.diagnosis.detect.loops.loops_over_rows import MOST_ELEMENTS, computed_on_cpu, loops_over_rows
+from gpuprof.diagnosis.detect.loops.loops_over_rows import MOST_ELEMENTS, loops_over_rows
 from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, find_repeated_blocks
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_ROUNDS as FEWEST_BLOCKS

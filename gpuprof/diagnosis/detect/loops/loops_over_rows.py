@@ -4,13 +4,10 @@ to launch their kernels: advantages and returns from the last moment to the firs
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.calibration import loops as calibrated
-from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.replay.stretches import nodes_in
@@ -18,7 +15,7 @@ from gpuprof.tracefile.trace import OP, Mask
 from gpuprof.units import Assumed, Elements, Rounds
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis, Change
+    from gpuprof.diagnosis.analysis import Analysis
 
 FEWEST_ROUNDS: Assumed[Rounds] = 16
 """Fewest rounds for which copies to the CPU and back pay."""
@@ -41,19 +38,3 @@ def loops_over_rows(case: Analysis, loops: SmallLoops) -> Mask:
         sizes = [math.prod(shape) for text in works for shape in shapes_in(case, text) if shape]
         found[one] = bool((here & rows).any()) and 1 < max(sizes, default=0) <= MOST_ELEMENTS
     return found
-
-
-def computed_on_cpu(case: Analysis, loops: SmallLoops) -> tuple[Change, Change, Change]:
-    """The graph with these loops on the CPU, at best, as expected and at worst: no kernels, and for each of them an op
-    on a small array, with copies of the arrays before and after."""
-    graph, count = case.graph, len(loops.rounds)
-    group = nodes_in(graph, loops.stretches)
-    kernels = np.bincount(group[(group >= 0) & graph.on_gpu], minlength=count)
-    nothing = np.zeros(count)
-
-    def change(level: int) -> Change:
-        host_ns = kernels * calibrated.ROW_OP_NS.rising[level] + calibrated.ROW_COPIES_NS.rising[level]
-        new = replacement_of(graph, group, host_ns.astype(np.float64), nothing, nothing.astype(np.int64))
-        return partial(with_replacement, replacement=new)
-
-    return change(0), change(1), change(2)
