@@ -9,6 +9,7 @@ import pytest
 from helpers.case import case_of
 from helpers.cpu_recording import MATMULS, recorded
 
+from gpuprof.diagnosis.detect.repeated.gradient_penalties import find_penalties
 from gpuprof.diagnosis.findings import repeated_backward
 
 STEPS = 2
@@ -76,3 +77,4 @@ def test_columns_of_one_input(tmp_path: Path):
 def test_one_pass_for_each_output_and_direction_is_needed(tmp_path: Path, way: str):
     case = case_of(recorded(tmp_path / "trace.json", residual(way, second=False), count=STEPS), as_recorded=True)
     assert not list(repeated_backward.find(case))
+    assert find_penalties(case) is None, "coordinates are no pictures"

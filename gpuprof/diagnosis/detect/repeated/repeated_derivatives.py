@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuprof.diagnosis.detect.repeated.repeated_backward import runs_of
 from gpuprof.replay.stretches import Stretches
-from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, I64, OP, Mask
 from gpuprof.units import Assumed, Ops, Share
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RepeatedDerivatives:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class GraphPass:
     """A backward pass, by rows of autograd's nodes in order of time."""
 
     rows: list[int]
@@ -70,7 +70,7 @@ def _find(case: Analysis) -> RepeatedDerivatives | None:
     if not len(case.timeline.host.differentiable):
         return None
     gone, calls = set[int](), 0
-    for passes in _steps(case):
+    for passes in passes_of_steps(case):
         number = _number_of_makers(passes)
         for at, one in enumerate(passes):
             twin = _twin(passes, at)
@@ -84,28 +84,29 @@ def _find(case: Analysis) -> RepeatedDerivatives | None:
             gone |= {one.rows[place] for place in places}
             again = {(number, made) for place in places for made in one.made[place]}
             first = {(number, made) for numbers in twin.made for made in numbers}
-            gone |= _later(passes[at + 1 :], again, first, number)
+            gone |= _through(passes[at + 1 :], again, first, number)
     if not calls:
         return None
     ops = case.trace.ops
-    rows = np.flatnonzero(_engine(case))
+    rows = np.flatnonzero(engine_nodes(case))
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
     return RepeatedDerivatives(
         runs_of(case, rows, np.isin(rows, list(gone))), calls / case.steps, len(gone) / case.steps
     )
 
 
-def _engine(case: Analysis):
+def engine_nodes(case: Analysis) -> Mask:
+    """The nodes that autograd's engine runs in the recorded steps; a mask over ops."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     named = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
     return named & (ops.kind == OP) & (ops.start_ns >= low) & (ops.start_ns < high)
 
 
-def _steps(case: Analysis) -> Iterator[list[_Pass]]:
+def passes_of_steps(case: Analysis) -> Iterator[list[GraphPass]]:
     """The backward passes of each step, those that are differentiated and others, in order of time. An op of the
     program between two nodes of autograd separates two passes."""
     ops, host = case.trace.ops, case.timeline.host
-    rows = np.flatnonzero(_engine(case) & (ops.sequence >= 0))
+    rows = np.flatnonzero(engine_nodes(case) & (ops.sequence >= 0))
     rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
     outer = _outer_ops(case)
     begun = ops.start_ns[rows]
@@ -116,11 +117,11 @@ def _steps(case: Analysis) -> Iterator[list[_Pass]]:
     makes = _made(case, rows[inside])
     changes = (np.diff(column, prepend=-2) != 0 for column in (before, step, inside.astype(np.int8)))
     first = np.flatnonzero(np.logical_or.reduce(list(changes)))
-    passes = dict[int, list[_Pass]]()
+    passes = dict[int, list[GraphPass]]()
     for start, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
         mine = rows[start:end].tolist()
         last = case.trace.strings[int(ops.name[outer[before[start]]])] if before[start] >= 0 else ""
-        one = _Pass(
+        one = GraphPass(
             mine,
             list(zip(ops.forward_thread[mine].tolist(), ops.sequence[mine].tolist(), strict=True)),
             [makes.get(row, []) for row in mine],
@@ -155,7 +156,7 @@ def _made(case: Analysis, rows: I64) -> dict[int, list[int]]:
     return found
 
 
-def _number_of_makers(passes: list[_Pass]) -> int:
+def _number_of_makers(passes: list[GraphPass]) -> int:
     """The profiler's number of the thread whose ops inside autograd's nodes make nodes: that of the later nodes whose
     numbers are most often among theirs."""
     made = {number for one in passes for numbers in one.made for number in numbers}
@@ -165,12 +166,12 @@ def _number_of_makers(passes: list[_Pass]) -> int:
     return numbers[int(np.argmax(shares))] if numbers else -1
 
 
-def _output(one: _Pass) -> _Key | None:
+def _output(one: GraphPass) -> _Key | None:
     """The node of the output that a pass differentiates: its first one, but for the sum of its elements."""
     return next((key for key, name in zip(one.keys, one.names, strict=True) if not SUMS.search(name)), None)
 
 
-def _twin(passes: list[_Pass], at: int) -> _Pass | None:
+def _twin(passes: list[GraphPass], at: int) -> GraphPass | None:
     """The first earlier pass of the step for the same output; None if there is none, or if either is along a
     direction."""
     one = passes[at]
@@ -180,15 +181,22 @@ def _twin(passes: list[_Pass], at: int) -> _Pass | None:
     return next((other for other in earlier if _output(other) == output), None)
 
 
-def _later(passes: list[_Pass], again: set[_Key], first: set[_Key], number: int) -> set[int]:
-    """Rows of later passes through the graph of a repeated pass, where they go through that of the first one, too."""
+def made_by(passes: list[GraphPass], one: GraphPass) -> set[int]:
+    """Rows of later passes through the graph that a pass has made, and through what these make of it."""
+    number = _number_of_makers([one, *passes])
+    return _through(passes, {(number, made) for numbers in one.made for made in numbers}, None, number)
+
+
+def _through(passes: list[GraphPass], again: set[_Key], first: set[_Key] | None, number: int) -> set[int]:
+    """Rows of later passes through a graph; where that of another one is given, of those that go through both."""
     gone = set[int]()
     for one in passes:
         mine = [place for place, key in enumerate(one.keys) if key in again]
-        theirs = [place for place, key in enumerate(one.keys) if key in first]
-        if not mine or len(theirs) < BOTH_SHARE * len(mine):
+        theirs = [] if first is None else [place for place, key in enumerate(one.keys) if key in first]
+        if not mine or (first is not None and len(theirs) < BOTH_SHARE * len(mine)):
             continue
         gone |= {one.rows[place] for place in mine}
         again |= {(number, made) for place in mine for made in one.made[place]}
-        first |= {(number, made) for place in theirs for made in one.made[place]}
+        if first is not None:
+            first |= {(number, made) for place in theirs for made in one.made[place]}
     return gone
