@@ -107,7 +107,8 @@ def _texts(case: Analysis) -> list[Text]:
                 texts.append([call])
         parts = ([text] if _is_generated(text) else [[call] for call in text] for text in texts)
         case.memo["token_texts"] = [part for each in parts for part in each]
-    return case.memo["token_texts"]
+    found: list[Text] = case.memo["token_texts"]
+    return found
 
 
 def _continues(case: Analysis, text: list[PlainCall], call: PlainCall) -> bool:
