@@ -106,9 +106,9 @@ def _texts(case: Analysis) -> list[Text]:
             else:
                 texts.append([call])
         parts = ([text] if _is_generated(text) else [[call] for call in text] for text in texts)
-        case.memo["token_texts"] = [part for each in parts for part in each]
-    found: list[Text] = case.memo["token_texts"]
-    return found
+        found: list[Text] = [part for each in parts for part in each]
+        case.memo["token_texts"] = found
+    return case.memo["token_texts"]
 
 
 def _continues(case: Analysis, text: list[PlainCall], call: PlainCall) -> bool:
