@@ -166,11 +166,13 @@ def sharpness_aware(model, batch, optimizer):
     model(batch).square().mean().backward()
     with torch.no_grad():
         moved = [0.05 * one.grad for one in model.parameters()]
-        torch._foreach_add_(list(model.parameters()), moved)
+        for one, by in zip(model.parameters(), moved, strict=True):
+            one.add_(by)
     optimizer.zero_grad()
     model(batch).square().mean().backward()
     with torch.no_grad():
-        torch._foreach_sub_(list(model.parameters()), moved)
+        for one, by in zip(model.parameters(), moved, strict=True):
+            one.sub_(by)
 
 
 def accumulated(model, batch, optimizer):

@@ -58,6 +58,8 @@ def _updated_between(case: Analysis, ends: I64, step: I64) -> bool:
 def _moved_between(case: Analysis, backward: Intervals, step: I64, inside: Mask) -> bool:
     """Whether the program writes tensors of weights' shapes in place between two backward passes of one step, without
     a node of autograd. backward: the passes; step: of each; inside: those that lie within their step."""
+    if len(step) < 2:
+        return False
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     rows = np.flatnonzero(case.ops_named(lambda name: bool(WRITES.match(name))) & (ops.kind == OP))
     rows = rows[ops.thread[rows] == case.timeline.main_thread]
@@ -65,9 +67,9 @@ def _moved_between(case: Analysis, backward: Intervals, step: I64, inside: Mask)
     after = np.searchsorted(backward.end, ops.start_ns[rows], side="right") - 1
     last = len(step) - 1
     between = (after >= 0) & (after < last)
-    after = np.clip(after, 0, max(last - 1, 0))
-    between &= ops.start_ns[rows] < backward.start[np.minimum(after + 1, last)]
-    between &= inside[after] & inside[np.minimum(after + 1, last)] & (step[after] == step[np.minimum(after + 1, last)])
+    after = np.clip(after, 0, last - 1)
+    between &= ops.start_ns[rows] < backward.start[after + 1]
+    between &= inside[after] & inside[after + 1] & (step[after] == step[after + 1])
     rows = rows[between]
     if not len(rows):
         return False
