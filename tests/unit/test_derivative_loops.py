@@ -21,7 +21,8 @@ def jacobian(way: str, outputs: int):
     import torch
     from torch import nn
 
-    layers = [part for _ in range(LAYERS - 1) for part in (nn.Linear(8, 8), nn.Tanh())]
+    first = nn.Linear(8, 8)
+    layers = [first, nn.Tanh(), *(part for _ in range(LAYERS - 2) for part in (nn.Linear(8, 8), nn.Tanh()))]
     net = nn.Sequential(*layers, nn.Linear(8, outputs))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     x = torch.randn(16, 8, requires_grad=True)
@@ -34,7 +35,7 @@ def jacobian(way: str, outputs: int):
             if way == "backward":
                 y[:, at].sum().backward(retain_graph=True)
             elif way == "samples":
-                (slope,) = torch.autograd.grad(y[at].sum(), net[0].weight, retain_graph=True)
+                (slope,) = torch.autograd.grad(y[at].sum(), first.weight, retain_graph=True)
                 slope.abs_()
             else:
                 along = (
