@@ -80,6 +80,16 @@ ONCE_ODDS = Number(
     "How likely the costly part of preparing a sample gives the same each time, and its result fits in memory or on a "
     "disk that is quick enough; a recording does not show it.",
 )  # fmt: skip
+ROWS_AT_ONCE = Number(
+    8.0, 4.0, 16.0, "rows", "assumed",
+    "What taking all rows of a batch at once costs the CPU, in rows that are taken one by one: an index for each "
+    "tensor, and the order of the samples.",
+)  # fmt: skip
+OWN_ROWS_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that the rows of a batch of a data set of the program's own can be taken at once: what it does for one"
+    " row in a few microseconds can be done for all, and has no random step.",
+)  # fmt: skip
 WHOLE_BATCH = Number(
     1.0, 0.4, 1.6, "", "measured",
     "Taking the rows of a batch with one index per tensor, relative to stacking rows that were taken one by one: both "

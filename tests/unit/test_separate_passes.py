@@ -73,7 +73,7 @@ is left)."""
 )
 def test_passes_over_other_inputs_can_be_one(tmp_path: Path, results, two: bool, count: int, left: float):
     """The first pass and everything outside these passes stay."""
-    case = case_of(recorded(tmp_path / "trace.json", step_of(results, two)), as_recorded=True)
+    case = case_of(recorded(tmp_path / "trace.json", step_of(results, two), kernel_us=1000.0), as_recorded=True)
     if not count:
         assert not list(separate_passes.find(case))
         return

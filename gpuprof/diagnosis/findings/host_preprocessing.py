@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import ms, percent, us
 from gpuprof.diagnosis.detect.batches.fetched import ALL_BUT_FEW, Fetching, fetching
 from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
+from gpuprof.diagnosis.detect.batches.rows_on_gpu import FEWEST_ROWS, RowsOnGpu, rows_on_gpu
 from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
@@ -25,12 +26,13 @@ from gpuprof.diagnosis.result.fix import Code, Fix, call, code, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, in_stretches_with, preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
+from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.cpu.cpu_compute import computing
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
-from gpuprof.units import Assumed, Convention, Ratio, Share, Workers
+from gpuprof.units import Assumed, Convention, Ns, Ratio, Share, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -43,6 +45,8 @@ WORKER_SLOWER: Assumed[Ratio] = 1.25
 """Factor on preparing in a separate process, which has to hand over its results."""
 CROWDED: Assumed[Ratio] = 1.5
 """Threads of an op, per core that the run may use, from which on they are in each other's way."""
+LONGEST_ROW_NS: Assumed[Ns] = 100_000
+"""Longest time for a sample of a data set of the program's own that only takes rows: a picture is read in more."""
 ROWS_SHARE: Assumed[Share] = 0.5
 """Smallest share of taking rows one by one of the time for a batch: wide rows take as long to copy in any way."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (1, 2, 4, 8, 16)
@@ -56,6 +60,8 @@ RANDOM = frozenset(
 """Ops that make random numbers, on the device of their tensor."""
 ORDER = frozenset(("aten::randperm", "aten::random_"))
 """Those of them that order samples, or make a loader's seed."""
+
+WHOLE = "rows of a batch taken at once"
 
 PAGE = Page(
     id="host_preprocessing",
@@ -82,8 +88,12 @@ work takes 30 % or more of it (augmented samples). Samples prepared once: the tr
 prepares batches itself, for at least {percent(LEAST_PREPARING_SHARE)} % of the step. What the CPU computes from the
 model's outputs does not count (see `offload`), nor do tables that it computes at each call (see `rebuilt_constants`).
 Rows taken at once: of the stacks that were sampled while the training process makes a batch, half take rows of a
-`TensorDataset` one by one, and the others stack them. Kept batches: nine in ten of these stacks are in a library's
-collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
+`TensorDataset` one by one, and the others stack them. A data set of the program's own counts, too, if its `__getitem__`
+calls no Python function but those of pandas, or none and takes less than {us(LONGEST_ROW_NS)} µs for a sample; then
+its probability is {calibrated.OWN_ROWS_ODDS.value:g} (assumed). Or the
+loader takes {FEWEST_ROWS} rows or more for a batch and does nothing else but join them by kernels: its tensors are on
+the GPU, where no worker can reach them. Kept batches: nine in ten of these stacks are in a
+library's collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
 Threads: the recorder notes at least {CROWDED:g} times as many for an op as the run may use cores, and ops that compute
 on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 """,
@@ -102,6 +112,8 @@ batches that are kept, which take {ms(calibrated.FETCH_NS.low)} ms (0 to {ms(cal
 rows are taken at once takes {calibrated.WHOLE_BATCH.value:g} ({calibrated.WHOLE_BATCH.low:g} to
 {calibrated.WHOLE_BATCH.high:g}) times what stacking its rows takes now, and what any batch takes
 ({ms(calibrated.FETCH_NS.low)} to {ms(calibrated.FETCH_NS.high)} ms).
+On the GPU, {calibrated.ROWS_AT_ONCE.value:g} rows' time is left of a batch ({calibrated.ROWS_AT_ONCE.low:g} to
+{calibrated.ROWS_AT_ONCE.high:g}, assumed).
 """,
     wrong="""
 A single request still waits for its own preparation: the gain is in throughput. Without recorded Python stacks,
@@ -198,18 +210,31 @@ def _once(case: Analysis) -> Iterator[Proposal]:
             f"{loader.workers} workers need {duration(loader.batch_ns)} each for a batch,"
             f" {duration(feed.cpu_ns)} of CPU time"
         )
+        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
+        rows = _one_by_one(case, fetching(case, workers=True), loader.batch_ns)
+        if rows is not None:
+            yield _whole_batches(case, evidence, rows, loader.batch_ns, loader)
+            return
         best, usual, worst = (
             replace(loader, batch_ns=loader.batch_ns * left) for left in calibrated.PREPARED_ONCE.rising
         )
-        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
         yield _prepared_once(case, evidence, loader=usual, loader_ends=(best, worst), change=lambda graph: graph)
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PREPARING_SHARE * case.step_ns:
         return
+    on_gpu = rows_on_gpu(case)
+    if on_gpu is not None and on_gpu.is_all:
+        yield _rows_on_gpu(case, on_gpu)
+        return
     known = fetching(case) if workers_of(case) == 0 else None
-    if known is not None and known.rows >= ROWS_SHARE and known.rows + known.stacked >= ALL_BUT_FEW:
-        yield _whole_batches(case, nodes, took, known)
+    rows = _one_by_one(case, known, took)
+    if rows is not None:
+        text = (
+            f"the training's own process takes a batch's rows from {rows.source} one by one, and stacks them:"
+            f" {duration(took)} {case.unit.a}, {100 * rows.share:.0f} % of it for taking them"
+        )
+        yield _whole_batches(case, spans(case, text, nodes), rows, took, nodes)
         return
     if known is not None and known.joined >= ALL_BUT_FEW and not _draws(case, nodes):
         yield _kept(case, nodes, took)
@@ -219,32 +244,109 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
 
 
-def _whole_batches(case: Analysis, nodes: Mask, took: float, known: Fetching) -> Proposal:
-    """Proposes one index per tensor and batch instead of one per row. took: ns per step of `nodes`, which make batches
-    of rows."""
-    stacked = known.stacked / (known.rows + known.stacked)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How the rows of a batch are taken one by one."""
+
+    source: str
+    share: float
+    """Of the time for a batch."""
+    stacked: float
+    """Share of stacking them of both."""
+    is_own: bool
+    """Whether a data set of the program's own takes them."""
+
+
+def _one_by_one(case: Analysis, known: Fetching | None, batch_ns: float) -> _Rows | None:
+    """How rows are taken one by one, if making a batch is little else. A data set of the program's own that calls no
+    Python function may read a picture in C: a row takes less time than that."""
+    if known is None:
+        return None
+    samples = int(_loader_facts(case).get("batch_size") or 0)
+    own = known.of_own if samples and batch_ns * known.of_own <= LONGEST_ROW_NS * samples else 0.0
+    share = known.rows + known.of_tables + own
+    if share < ROWS_SHARE or share + known.stacked < ALL_BUT_FEW:
+        return None
+    source = "the TensorDataset" if known.rows >= max(known.of_tables, own) else "the data set"
+    if known.of_tables >= max(known.rows, own):
+        source = "a table of pandas"
+    return _Rows(source, share, known.stacked / (share + known.stacked), known.rows < 0.5 * share)
+
+
+def _whole_batches(
+    case: Analysis, evidence: tuple[Evidence, ...], rows: _Rows, took: float, where: Mask | Loader
+) -> Proposal:
+    """Proposes one index per tensor and batch instead of one per row. took: ns that a batch of rows takes; where: the
+    nodes that make it, or the loader whose workers do."""
     best, usual, worst = (
-        partial(scaled, nodes=nodes, factor=min(stacked * copied + fetch / took, 1.0))
+        min(rows.stacked * copied + fetch / took, 1.0)
         for copied, fetch in zip(calibrated.WHOLE_BATCH.rising, calibrated.FETCH_NS.rising, strict=True)
     )
+    if isinstance(where, Loader):
+        each = [replace(where, batch_ns=took * left) for left in (best, usual, worst)]
+        how: dict[str, Any] = {"loader": each[1], "loader_ends": (each[0], each[2]), "change": lambda graph: graph}
+    else:
+        changes = [partial(scaled, nodes=where, factor=left) for left in (best, usual, worst)]
+        how = {"best": changes[0], "change": changes[1], "worst": changes[2], "lumps": left_without_batches(case)}
+    return Proposal(
+        title=WHOLE,
+        evidence=evidence,
+        fix=_own_rows() if rows.is_own else _tensor_rows(case),
+        odds=calibrated.OWN_ROWS_ODDS.value if rows.is_own else 1.0,
+        needs="taking a sample has no random step" if rows.is_own else "",
+        key="whole_batches",
+        **how,
+    )
+
+
+def _rows_on_gpu(case: Analysis, found: RowsOnGpu) -> Proposal:
+    """Proposes one index per tensor and batch where the data set's tensors are on the GPU."""
+    best, usual, worst = (
+        partial(scaled, nodes=found.nodes, factor=min(left / found.rows, 1.0))
+        for left in calibrated.ROWS_AT_ONCE.rising
+    )
+    took = case.per_step(float(case.graph.duration_ns[found.nodes & ~case.graph.on_gpu].sum()))
     text = (
-        f"the training's own process takes a batch's rows from the TensorDataset one by one, and stacks them:"
-        f" {duration(took)} {case.unit.a}, {100 * known.rows:.0f} % of it for taking them"
+        f"the loader takes {found.rows:,.0f} rows {case.unit.a} one by one from tensors on the GPU, and joins them"
+        f" there: {duration(took)} of CPU time"
     )
     return Proposal(
-        title="rows of a batch taken at once",
-        evidence=spans(case, text, nodes),
-        fix=code(f"rows = BatchSampler({_sampler(case)}, batch_size, drop_last={_drops_last(case)})")
-        + "  # of torch.utils.data\n"
-        + call("DataLoader", Code("dataset"), sampler=Code("rows"), batch_size=None, pin_memory=True)
-        + "\nor, if the table fits on the GPU: "
-        + code("batch = [tensor[rows] for tensor in tensors]").otherwise()
-        + "  # all on the GPU",
+        title=WHOLE,
+        evidence=spans(case, text, found.nodes),
+        fix=code("for rows in torch.randperm(len(x), device='cuda').split(batch_size): batch = x[rows], y[rows]")
+        + "  # in place of the DataLoader; or\n"
+        + call("DataLoader", Code("dataset"), sampler=Code("rows"), batch_size=None)
+        + "  # with rows = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)",
         change=usual,
         best=best,
         worst=worst,
         lumps=left_without_batches(case),
         key="whole_batches",
+    )
+
+
+def _own_rows() -> Fix:
+    """For a data set of the program's own: torch's fetcher asks for all rows of a batch where it can."""
+    return (
+        code("self.x, self.y = torch.as_tensor(frame[columns].values), torch.as_tensor(frame[target].values)")
+        + "  # once, in __init__\n"
+        + code("def __getitems__(self, rows): return self.x[rows], self.y[rows]")
+        + "  # in place of one __getitem__ for each row\n"
+        + call("DataLoader", Code("dataset"), batch_size=..., collate_fn=Code("lambda batch: batch"))
+        + "\nor, if the table fits on the GPU: "
+        + code("for rows in torch.randperm(len(x), device='cuda').split(batch_size): batch = x[rows]").otherwise()
+    )
+
+
+def _tensor_rows(case: Analysis) -> Fix:
+    """For torch's own data set of tensors."""
+    return (
+        code(f"rows = BatchSampler({_sampler(case)}, batch_size, drop_last={_drops_last(case)})")
+        + "  # of torch.utils.data\n"
+        + call("DataLoader", Code("dataset"), sampler=Code("rows"), batch_size=None, pin_memory=True)
+        + "\nor, if the table fits on the GPU: "
+        + code("batch = [tensor[rows] for tensor in tensors]").otherwise()
+        + "  # all on the GPU"
     )
 
 

@@ -112,8 +112,7 @@ def _of_ops(case: Analysis, found: IdleWeights) -> Proposal:
     """The proposal where the trace shows which ops compute these gradients."""
     graph = case.graph
     gone, halved = found.gone & graph.on_gpu, found.halved & graph.on_gpu
-    ns = case.per_step(float(graph.duration_ns[gone].sum() + WEIGHTS_SHARE * graph.duration_ns[halved].sum()))
-    names = found.names
+    ns, names = found.gpu_ns(case), found.names
     text = (
         f"backward passes compute gradients of {found.tensors:,} weights ({found.elements / 1e6:,.1f} M parameters)"
         f"{f' of {names}' if names else ''} that the optimizer does not have: {duration(ns)} of GPU time"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import more, ms, us
 from gpuprof.diagnosis.detect.batches.loader_workers import made_of, tensors_of, workers_of
+from gpuprof.diagnosis.detect.batches.rows_on_gpu import rows_on_gpu
 from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
@@ -95,6 +96,8 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield from _more_workers(case, case.feed)
         yield from _packed(case, case.feed)
         return
+    if rows_on_gpu(case) is not None:  # a worker cannot take them; see host_preprocessing
+        return
     graph = case.graph
     nodes = graph.resource == INPUT
     input_ns = float(graph.duration_ns[nodes].sum()) / graph.steps
@@ -169,6 +172,8 @@ def _own_process(case: Analysis) -> str:
 
 
 def _absent(case: Analysis) -> str | None:
+    if rows_on_gpu(case) is not None:
+        return "batches are made on the GPU, and a worker that is forked has none"
     waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
     graph = case.graph
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))

@@ -8,36 +8,35 @@ accumulate twice the gradients: each of their weights gets its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpuprof.diagnosis.detect.batches.model_calls import (
+    EMBEDDING,
+    FEWEST_MATMULS,
+    SAME_OPS,
+    before_each_backward,
+    beginnings,
+    records_gradients,
+    returns_pictures,
+    same_from_start,
+)
 from gpuprof.diagnosis.detect.loops.layer_ops import CELLS, CONVOLUTIONS, MATMULS, RECURRENT_LAYERS
 from gpuprof.diagnosis.detect.loops.recurrent_loops import outermost_forward
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
 from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.record.phases.phase_names import REPEATED_RANGE
 from gpuprof.replay.stretches import Stretches
-from gpuprof.timeline.phases import BACKWARD
-from gpuprof.tracefile.trace import I64, OP
-from gpuprof.units import Assumed, Entries, Ops, Ratio, Share
+from gpuprof.tracefile.trace import I64
+from gpuprof.units import Assumed, Ratio
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-MOST_CHANNELS: Assumed[Entries] = 4
-"""Most channels of a picture: more are of a layer's output."""
-FEWEST_MATMULS: Assumed[Ops] = 4
-"""Fewest matrix multiplications and convolutions of a pass: fewer are a head or a single layer."""
-RECORDS: Assumed[Share] = 0.5
-"""Smallest share of a pass's ops with a sequence number for the pass to count as recorded by autograd."""
-SAME_OPS: Assumed[Share] = 0.8
-"""Smallest share of the ops from one beginning to the next that must be the same in all passes: the rest is Python of
-the loss, masks, and what is done with a result."""
 ONE_MODEL: Assumed[Ratio] = 1.5
 """Most gradients that are accumulated for each weight of a pass: two models have 2."""
-EMBEDDING = "aten::embedding"
 WEIGHTS = {
     "aten::linear": (1, 2), EMBEDDING: (0,), "aten::layer_norm": (2, 3), "aten::batch_norm": (1, 2),
     "aten::rms_norm": (2,), "aten::group_norm": (2, 3), **dict.fromkeys(sorted(CONVOLUTIONS), (1, 2)),
@@ -66,7 +65,7 @@ def find_separate_passes(case: Analysis) -> SeparatePasses | None:
     rows = outermost_forward(case)
     if not len(rows):
         return None
-    found = [_of_interval(case, part) for part in _intervals(case, rows)]
+    found = [_of_interval(case, part) for _, part in before_each_backward(case, rows)]
     of_some = [one for one in found if one is not None]
     counts = {len(one) for one in of_some}
     if len(counts) != 1:
@@ -82,81 +81,31 @@ def find_separate_passes(case: Analysis) -> SeparatePasses | None:
     return SeparatePasses(stretches, np.tile(np.arange(count), len(of_some)), count, backward, alike)
 
 
-def _intervals(case: Analysis, rows: I64) -> Iterator[I64]:
-    """The forward ops before each backward pass, in order of time, on one thread."""
-    ops = case.trace.ops
-    rows = rows[ops.thread[rows] == case.timeline.main_thread]
-    backward = np.sort(ops.start_ns[(ops.kind == OP) & (case.timeline.host.op == BACKWARD)])
-    passed = np.searchsorted(backward, ops.start_ns[rows])
-    for part in np.split(rows, np.flatnonzero(np.diff(passed)) + 1):
-        if len(part):
-            yield part
-
-
 def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     """(first, last op) of each pass of an interval; None where there are not several of the same ops."""
     ops, strings = case.trace.ops, case.trace.strings
-    begins = _begins(case, rows)
+    begins = beginnings(case, rows)
     if len(begins) < 2:
         return None
     ends = [*begins[1:], len(rows)]
     # Those of a teacher or a reference model run without gradients.
-    recorded = [bool((ops.sequence[rows[at:end]] >= 0).mean() > RECORDS) for at, end in zip(begins, ends, strict=True)]
+    recorded = [records_gradients(case, rows[at:end]) for at, end in zip(begins, ends, strict=True)]
     least = min((end - at for at, end, own in zip(begins, ends, recorded, strict=True) if own), default=0)
     begins = [at for at, own in zip(begins, recorded, strict=True) if own]
     if len(begins) < 2:
         return None
     names = ops.name[rows].astype(np.int64)
     pieces = [names[at : at + least] for at in begins]
-    length = min(_same(pieces[0], piece) for piece in pieces[1:])
+    length = min(same_from_start(pieces[0], piece) for piece in pieces[1:])
     if length < SAME_OPS * least:
         return None
     first = rows[begins[0] : begins[0] + length].tolist()
     kinds = [strings[int(ops.name[row])] for row in first]
-    if any(_returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
+    if any(returns_pictures(case, row, rows[begins[0]]) for row in first[1:]):
         return None  # a frame that is predicted may be the next one's input
     if sum(kind in MATMULS or kind in CONVOLUTIONS for kind in kinds) < FEWEST_MATMULS or RECURRENT & set(kinds):
         return None
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
-
-
-def _begins(case: Analysis, rows: I64) -> list[int]:
-    """Positions at which a model reads a batch: lookups in the largest table, or else convolutions of pictures."""
-    ops, strings = case.trace.ops, case.trace.strings
-    tables: dict[tuple[int, ...], list[int]] = {}
-    pictures: dict[tuple[int, ...], list[int]] = {}
-    for at, row in enumerate(rows.tolist()):
-        name = strings[int(ops.name[row])]
-        if name != EMBEDDING and name not in CONVOLUTIONS:
-            continue
-        shapes = shapes_in(case, int(ops.dims[row]))
-        weight = shapes[0 if name == EMBEDDING else 1] if len(shapes) > 1 else None
-        if not weight:
-            continue
-        if name == EMBEDDING:
-            tables.setdefault(weight, []).append(at)
-        elif len(weight) > 2 and weight[1] <= MOST_CHANNELS and (shapes[0] or ())[1:2] == weight[1:2]:
-            pictures.setdefault(weight, []).append(at)
-    return tables[max(tables, key=np.prod)] if tables else max(pictures.values(), key=len, default=[])
-
-
-def _returns_pictures(case: Analysis, row: int, begin: int) -> bool:
-    """Whether a convolution returns pictures of the size and the channels that a pass begins with."""
-    ops, strings = case.trace.ops, case.trace.strings
-    if not {strings[int(ops.name[at])] for at in (row, begin)} <= CONVOLUTIONS:
-        return False
-    taken = shapes_in(case, int(ops.dims[begin]))[0]
-    given, weight, *_ = [*shapes_in(case, int(ops.dims[row])), None, None]
-    if not taken or not given or not weight:
-        return False
-    return taken[1] == weight[0] and taken[2:] == given[2:]
-
-
-def _same(one: I64, other: I64) -> int:
-    """Ops at the beginning that are the same in both."""
-    shorter = min(len(one), len(other))
-    differ = np.flatnonzero(one[:shorter] != other[:shorter])
-    return int(differ[0]) if len(differ) else shorter
 
 
 def _of_one_model(case: Analysis, rows: I64, stretches: Stretches, intervals: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NOT_SMALL = LARGE_OPS | ONCE_A_LAYER
 """A repetition that contains one of these ops is a stack of layers."""
+PRODUCTS = frozenset({"aten::matmul", "aten::mm", "aten::bmm"})
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
 SPLITS = frozenset(
@@ -89,6 +91,7 @@ def _find(case: Analysis) -> SmallLoops | None:
         return None
     names = ops.name[rows].astype(np.int64)
     bad = case.ops_named(lambda name: name in NOT_SMALL or name in FILES or not name.startswith("aten::"))[rows]
+    bad &= ~_of_two_vectors(case, rows)
     found = loops_in(names, family, bad)
     if found is None:
         return None
@@ -100,6 +103,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     views = case.ops_named(lambda name: name in VIEWS)[rows]
     works = _launch(case, between(first, last))
     works |= ~np.array([views[a : b + 1].all() for a, b in zip(found.first, found.last, strict=True)], bool)
+    works &= ~_around_passes(case, between(first, last), found.rounds)
     found, first, last = found.some(works), first[works], last[works]
     stretches, again = between(first, last), between(found.again_first, found.again_begin)
     thread, start, end = stretches.thread, stretches.start_ns, stretches.end_ns
@@ -112,6 +116,15 @@ def _find(case: Analysis) -> SmallLoops | None:
         Stretches(again.thread, again.start_ns, ops.start_ns[rows[found.again_begin]]),
         backward_of(case, Stretches(thread, start, np.where(ahead, end, start))),
     )
+
+
+def _of_two_vectors(case: Analysis, rows: I64) -> Mask:
+    """Multiplications that return a single value: the similarity of two samples, which no layer computes."""
+    found = case.ops_named(PRODUCTS.__contains__)[rows]
+    for at in np.flatnonzero(found).tolist():
+        shapes = [shape for shape in shapes_in(case, int(case.trace.ops.dims[rows[at]])) if shape]
+        found[at] = len(shapes) == 2 and prod(shapes[0][:-1]) == 1 and shapes[0][-1] == prod(shapes[1])
+    return found
 
 
 def _splits(case: Analysis, rows: I64) -> Mask:
@@ -127,6 +140,13 @@ def _launch(case: Analysis, stretches: Stretches) -> Mask:
     """Whether each loop launches work on a GPU."""
     inside = nodes_in(case.graph, stretches)
     return np.bincount(inside[case.graph.on_gpu & (inside >= 0)], minlength=len(stretches)) > 0
+
+
+def _around_passes(case: Analysis, stretches: Stretches, rounds: I64) -> Mask:
+    """Whether most rounds of each loop call a backward pass, whose ops are not among the loop's."""
+    begun = np.sort(case.timeline.host.backward.start)
+    passes = np.searchsorted(begun, stretches.end_ns) - np.searchsorted(begun, stretches.start_ns)
+    return 2 * passes > rounds
 
 
 def own_ops(case: Analysis) -> tuple[I64, I64]:

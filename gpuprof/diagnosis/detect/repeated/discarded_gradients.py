@@ -45,7 +45,7 @@ def find_discarded(case: Analysis) -> Discarded | None:
     """What a backward pass computes after the last gradient that an optimizer uses, where the gradients made there are
     cleared before the next step of an optimizer that updates weights of their shapes. None where there is nothing."""
     passes = backward_passes(case)
-    updates = _updates(case) if passes else []
+    updates = optimizer_updates(case) if passes else []
     if not updates:
         return None
     inputs, trained = _embedded(case), _trained(case, len(updates))
@@ -69,9 +69,15 @@ def find_discarded(case: Analysis) -> Discarded | None:
     return Discarded(stretches, count / case.steps, len(passes) > case.steps)
 
 
+def optimizer_updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
+    """(start, shapes that it updates) of each optimizer's step, in order of time: tensors of a shape that ops of one
+    name take in one place, in lists or one by one. Computed once per case."""
+    if "optimizer_updates" not in case.memo:
+        case.memo["optimizer_updates"] = _updates(case)
+    return case.memo["optimizer_updates"]
+
+
 def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
-    """(start, shapes that it updates) of each optimizer's step: tensors of a shape that ops of one name take in one
-    place, in lists or one by one."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     found = []
     named = case.ops_named(lambda name: name.startswith("aten::"))
@@ -91,7 +97,7 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
         for one in by_place.values():
             shapes |= one
         found.append((int(ops.start_ns[row]), shapes))
-    return found
+    return sorted(found, key=lambda one: one[0])
 
 
 def _end_of_use(
