@@ -180,8 +180,29 @@ def accumulated(model, batch, optimizer):
         model(part).square().mean().backward()
 
 
-@pytest.mark.parametrize(("passes", "count"), [(adversarial, None), (sharpness_aware, None), (accumulated, 2)])
-def test_passes_between_which_weights_move_are_no_micro_batches(tmp_path: Path, passes, count: int | None):
+def two_losses(model, batch, optimizer):
+    """Of one forward pass."""
+    result = model(batch)
+    result.square().mean().backward(retain_graph=True)
+    result.abs().mean().backward()
+
+
+def cached_gradients(model, batch, optimizer):
+    """A loss of all samples, whose gradients go through the model in parts."""
+    import torch
+
+    with torch.no_grad():
+        result = torch.cat([model(part) for part in batch.split(2)])
+    result.requires_grad_().square().mean().backward()
+    for part, gradient in zip(batch.split(2), torch.split(result.grad, 2), strict=True):
+        (model(part) * gradient).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("passes", "count"),
+    [(adversarial, None), (sharpness_aware, None), (two_losses, None), (cached_gradients, None), (accumulated, 2)],
+)
+def test_passes_that_are_not_parts_of_one_batch_are_no_micro_batches(tmp_path: Path, passes, count: int | None):
     import torch
     from torch import nn
 

@@ -46,7 +46,8 @@ same training in less time, as long as the activations fit in memory.
     detected="""
 Steps with the same number of backward passes, two or more. Not where an optimizer steps between two of them, or the
 program writes weights or gradients in place there without autograd (adversarial samples, sharpness-aware minimisation):
-these passes are of different weights. The micro-batch is multiplied by each divisor of that number that fits in 90 % of
+these passes are of different weights; nor where a backward pass has no forward pass of its own (two losses of one
+pass). The micro-batch is multiplied by each divisor of that number that fits in 90 % of
 the GPU's memory, if a run reports its use. The other case is a loss that encodes its batch in parts (the cached losses
 of sentence-transformers, GradCache): the same module is called as often in the forward pass as inside one backward
 pass, with a backward pass after each of those calls.

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.costs.arguments import nested_shapes
-from gpuprof.diagnosis.detect.loops.layer_ops import CONVOLUTIONS
+from gpuprof.diagnosis.detect.loops.layer_ops import CONVOLUTIONS, MATMULS
 from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.replay.graph import launcher_of
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import FORWARD
 from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
 
+MULTIPLIES = MATMULS | CONVOLUTIONS
+LEAST_FORWARD: Assumed[Share] = 0.5
+"""Smallest number of multiplications of a micro-batch's forward pass, as a share of the largest of any."""
 WRITES = re.compile(r"^aten::(_foreach_)?(add|sub|mul|div|copy|zero|lerp|addcmul|addcdiv)_$")
 """Ops that change a tensor in place."""
 WEIGHT_AT = {"aten::linear": 1, "aten::addmm": 2, "aten::embedding": 0, **dict.fromkeys(sorted(CONVOLUTIONS), 1)}
@@ -29,7 +34,8 @@ WEIGHT_AT = {"aten::linear": 1, "aten::addmm": 2, "aten::embedding": 0, **dict.f
 def micro_batches(case: Analysis) -> int | None:
     """Backward passes per optimizer step; None if recorded steps differ, if there are none, or if weights or gradients
     are changed between two passes of a step (a generator and a discriminator; weights that are moved along their
-    gradients and back, for adversarial samples or flat minima): these are not of one gradient."""
+    gradients and back, for adversarial samples or flat minima), or if a pass has no forward pass of its own: these are
+    not parts of one batch."""
     if "micro_batches" not in case.memo:
         case.memo["micro_batches"] = _count(case)
     return case.memo["micro_batches"]
@@ -44,7 +50,21 @@ def _count(case: Analysis) -> int | None:
     counts = np.bincount(step[inside], minlength=len(steps.start_ns))
     if not len(counts) or counts.min() != counts.max() or not counts.min():
         return None
-    return int(counts[0])
+    return int(counts[0]) if _have_forwards(case, backward) else None
+
+
+def _have_forwards(case: Analysis, backward: Intervals) -> bool:
+    """Whether a forward pass of about the same size comes before each backward pass; true where no op shows it. A loss
+    of its own, on results of the pass before or on stored ones, has none."""
+    if len(backward) < 2:
+        return True
+    ops = case.trace.ops
+    rows = np.flatnonzero(case.ops_named(MULTIPLIES.__contains__) & (case.timeline.host.op == FORWARD))
+    rows = rows[(ops.sequence[rows] >= 0) & (ops.thread[rows] == case.timeline.main_thread)]
+    before = np.searchsorted(backward.end, ops.start_ns[rows], side="right")
+    counts = np.bincount(before, minlength=len(backward))[: len(backward)]
+    counts = counts[1:]  # the first one's pass may have begun before the recording
+    return bool(counts.min() >= LEAST_FORWARD * counts.max())
 
 
 def _updated_between(case: Analysis, ends: I64, step: I64) -> bool:
