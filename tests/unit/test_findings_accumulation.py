@@ -15,7 +15,7 @@ from helpers.program import MS, SHORT, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.detect.batches.inner_passes import inner_passes
-from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches, parts_of_one_batch
 from gpuprof.diagnosis.findings import accumulation, larger_batch
 from gpuprof.diagnosis.fixes.predict import fixes
 from gpuprof.diagnosis.result.run_model import RunMemory, StepWork
@@ -194,7 +194,8 @@ def cached_gradients(model, batch, optimizer):
     with torch.no_grad():
         result = torch.cat([model(part) for part in batch.split(2)])
     result.requires_grad_().square().mean().backward()
-    for part, gradient in zip(batch.split(2), torch.split(result.grad, 2), strict=True):
+    assert result.grad is not None
+    for part, gradient in zip(batch.split(2), result.grad.split(2), strict=True):
         (model(part) * gradient).sum().backward()
 
 
@@ -215,4 +216,5 @@ def test_passes_that_are_not_parts_of_one_batch_are_no_micro_batches(tmp_path: P
         optimizer.step()
 
     case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
-    assert micro_batches(case) == count
+    assert parts_of_one_batch(case) == count
+    assert bool(list(accumulation.find(case))) == (count is not None)

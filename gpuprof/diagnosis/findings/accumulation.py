@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.batches.batch_scaling import (
     slower_host,
 )
 from gpuprof.diagnosis.detect.batches.inner_passes import InnerPasses, inner_passes
-from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.detect.batches.micro_batches import micro_batch_of, parts_of_one_batch
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerParts
@@ -72,7 +72,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if inner is not None:
         yield from _of_loss(case, inner)
         return
-    count = micro_batches(case)
+    count = parts_of_one_batch(case)
     if count is None or count < 2:
         return
     limit = largest_factor(case)

@@ -32,25 +32,40 @@ WEIGHT_AT = {"aten::linear": 1, "aten::addmm": 2, "aten::embedding": 0, **dict.f
 
 
 def micro_batches(case: Analysis) -> int | None:
-    """Backward passes per optimizer step; None if recorded steps differ, if there are none, or if weights or gradients
-    are changed between two passes of a step (a generator and a discriminator; weights that are moved along their
-    gradients and back, for adversarial samples or flat minima), or if a pass has no forward pass of its own: these are
-    not parts of one batch."""
+    """Backward passes per optimizer step; None if recorded steps differ, if there are none, or if weights are updated
+    between two passes of a step (a generator and a discriminator): these are not of one gradient. Computed once per
+    case."""
     if "micro_batches" not in case.memo:
         case.memo["micro_batches"] = _count(case)
     return case.memo["micro_batches"]
 
 
+def parts_of_one_batch(case: Analysis) -> int | None:
+    """The same, if one pass over all samples makes the same gradients. None where weights or gradients are changed
+    between two passes of a step (weights that are moved along their gradients and back, for adversarial samples or flat
+    minima), or where a pass has no forward pass of its own."""
+    count, backward = micro_batches(case), _passes(case)
+    if count is None or count < 2:
+        return count
+    return None if _moved_between(case, backward) or not _have_forwards(case, backward) else count
+
+
 def _count(case: Analysis) -> int | None:
     backward, steps = _passes(case), case.timeline.steps
-    step = np.searchsorted(steps.start_ns, backward.end, side="left") - 1
-    inside = (step >= 0) & (backward.end <= steps.end_ns[np.maximum(step, 0)])
-    if _updated_between(case, backward.end[inside], step[inside]) or _moved_between(case, backward, step, inside):
+    step, inside = _steps_of(case, backward)
+    if _updated_between(case, backward.end[inside], step[inside]):
         return None
     counts = np.bincount(step[inside], minlength=len(steps.start_ns))
     if not len(counts) or counts.min() != counts.max() or not counts.min():
         return None
-    return int(counts[0]) if _have_forwards(case, backward) else None
+    return int(counts[0])
+
+
+def _steps_of(case: Analysis, backward: Intervals) -> tuple[I64, Mask]:
+    """(step of each backward pass, whether it lies within that step)."""
+    steps = case.timeline.steps
+    step = np.searchsorted(steps.start_ns, backward.end, side="left") - 1
+    return step, (step >= 0) & (backward.end <= steps.end_ns[np.maximum(step, 0)])
 
 
 def _have_forwards(case: Analysis, backward: Intervals) -> bool:
@@ -75,9 +90,10 @@ def _updated_between(case: Analysis, ends: I64, step: I64) -> bool:
     return bool(((np.diff(before) > 0) & (np.diff(step) == 0)).any())
 
 
-def _moved_between(case: Analysis, backward: Intervals, step: I64, inside: Mask) -> bool:
+def _moved_between(case: Analysis, backward: Intervals) -> bool:
     """Whether the program writes tensors of weights' shapes in place between two backward passes of one step, without
-    a node of autograd. backward: the passes; step: of each; inside: those that lie within their step."""
+    a node of autograd."""
+    step, inside = _steps_of(case, backward)
     if len(step) < 2:
         return False
     ops, parent = case.trace.ops, case.timeline.nesting.parent
