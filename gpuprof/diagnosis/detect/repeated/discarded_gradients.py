@@ -25,6 +25,8 @@ fewer."""
 UNMATCHED_SHAPES_SHARE: Assumed[Share] = 0.5
 """Smallest share of the discarded gradients with shapes that no optimizer updates; the others share their shape with
 gradients that are used."""
+Updates = list[tuple[int, Counter[Shape]]]
+"""(start, shapes that it updates) of each optimizer's step."""
 IDLE = "idle_"
 """Beginning of the names of a run's facts about the weights whose gradients no optimizer uses."""
 
@@ -45,10 +47,10 @@ def find_discarded(case: Analysis) -> Discarded | None:
     """What a backward pass computes after the last gradient that an optimizer uses, where the gradients made there are
     cleared before the next step of an optimizer that updates weights of their shapes. None where there is nothing."""
     passes = backward_passes(case)
-    updates = _updates(case) if passes else []
+    updates = updates_of(case) if passes else []
     if not updates:
         return None
-    inputs, trained = _embedded(case), _trained(case, len(updates))
+    inputs, trained = embedded(case), _trained(case, len(updates))
     known = all(None not in one.shapes for one in passes)
     starts, ends, threads, count = [], [], [], 0
     ops = case.trace.ops
@@ -69,7 +71,7 @@ def find_discarded(case: Analysis) -> Discarded | None:
     return Discarded(stretches, count / case.steps, len(passes) > case.steps)
 
 
-def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
+def updates_of(case: Analysis) -> Updates:
     """(start, shapes that it updates) of each optimizer's step: tensors of a shape that ops of one name take in one
     place, in lists or one by one."""
     ops, (low, high) = case.trace.ops, case.timeline.window
@@ -95,7 +97,7 @@ def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
 
 
 def _end_of_use(
-    case: Analysis, passes: list[BackwardPass], at: int, updates: list[tuple[int, Counter[Shape]]],
+    case: Analysis, passes: list[BackwardPass], at: int, updates: Updates,
     inputs: frozenset[Shape],
 ) -> int | None:  # fmt: skip
     """Position in a pass of the last sum into a gradient that may be used; None if what follows is too little to
@@ -105,7 +107,7 @@ def _end_of_use(
     made = [shape for shape in one.shapes if shape is not None]
     count = Counter(made)
     updated = {
-        shape: 0 if shape in inputs else _updated(case, passes, at, shape, count[shape], updates, begun)
+        shape: 0 if shape in inputs else count_updated(case, passes, at, shape, count[shape], updates, begun)
         for shape in count
     }
     used = [place for place, shape in zip(one.sums.tolist(), made, strict=True) if updated[shape] >= count[shape]]
@@ -143,9 +145,9 @@ def _end_of_trained(one: BackwardPass, trained: int) -> int | None:
     return int(one.sums[trained - 1]) if way >= FEWEST_NODES and way > steps[: trained - 1].max() else None
 
 
-def _updated(
+def count_updated(
     case: Analysis, passes: list[BackwardPass], at: int, shape: Shape, count: int,
-    updates: list[tuple[int, Counter[Shape]]], begun: int,
+    updates: Updates, begun: int,
 ) -> int:  # fmt: skip
     """Most gradients of a shape that one optimizer updates before all of them are cleared, from a pass on.
 
@@ -168,7 +170,7 @@ def _updated(
     return max((shapes[shape] for shapes in between), default=count)
 
 
-def _embedded(case: Analysis) -> frozenset[Shape]:
+def embedded(case: Analysis) -> frozenset[Shape]:
     """Shapes of looked up rows: a gradient of such a shape is of an input, and not of a weight."""
     found = set()
     for dims in np.unique(case.trace.ops.dims[case.ops_named(lambda name: name == "aten::embedding")]):

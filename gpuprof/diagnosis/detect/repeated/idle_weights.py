@@ -135,15 +135,29 @@ def _find(case: Analysis) -> IdleWeights | None:
     steps = _passes_of_steps(case)
     if steps is None:
         return None
-    found, counted = _Found(), (0, 0)
+    pairs, counted = list[tuple[BackwardPass, list[bool]]](), (0, 0)
     for passes in steps:
         idle = _idle_sums(case, passes)
         if idle is None:
             return None
         shapes = [shape for shape, one in zip(passes[0].shapes, idle, strict=True) if one and shape is not None]
         counted = len(shapes), sum(map(math.prod, shapes))
-        for one in passes:
-            _collect(case, one, idle, found)
+        pairs += [(one, idle) for one in passes]
+    doubted = _counted(case) not in (None, counted[0])
+    return work_for(case, pairs, *counted, _names(case, counted[0]), doubted)
+
+
+def work_for(
+    case: Analysis, pairs: list[tuple[BackwardPass, list[bool]]], tensors: int, elements: int, names: str = "",
+    is_doubted: bool = True,
+) -> IdleWeights | None:  # fmt: skip
+    """The work of backward passes for the gradients that are not used; None if there are none.
+
+    pairs: passes, and per gradient of each whether it is not used; tensors, elements: weights with such gradients, and
+    single numbers in them; names, is_doubted: as in `IdleWeights`."""
+    found = _Found()
+    for one, idle in pairs:
+        _collect(case, one, idle, found)
     if not found.sums:
         return None
     graph = case.graph
@@ -154,8 +168,7 @@ def _find(case: Analysis) -> IdleWeights | None:
         for_weight, of_op = _kernels_for_weight(case, row)
         whole[for_weight] = True
         known[of_op] = len(for_weight) > 0
-    doubted = _counted(case) not in (None, counted[0])
-    return IdleWeights(*counted, _names(case, counted[0]), doubted, whole | sums, shared & ~known, *parts)
+    return IdleWeights(tensors, elements, names, is_doubted, whole | sums, shared & ~known, *parts)
 
 
 def _nodes_in(case: Analysis, stretches: list[tuple[int, int, int]]) -> Mask:
