@@ -78,7 +78,12 @@ def accumulated():
     ("make", "layers", "weights"),
     [
         pytest.param(lambda: adversarial(FEW), FEW, 12, id="by order, and shapes"),
-        pytest.param(lambda: adversarial(FEW, cleared="all"), FEW, 11, id="by shapes, without the last bias, as the generator has one of its shape"),
+        pytest.param(
+            lambda: adversarial(FEW, cleared="all"),
+            FEW,
+            11,
+            id="by shapes, without the last bias, as the generator has one of its shape",
+        ),
         pytest.param(lambda: adversarial(MANY), MANY, 36, id="by order"),
         pytest.param(lambda: adversarial(MANY, detached=False), MANY, 36, id="not detached"),
         pytest.param(lambda: adversarial(MANY, frozen=True), 0, 0, id="frozen"),
@@ -97,8 +102,12 @@ def test_gradients_that_another_loss_clears(tmp_path: Path, make: Any, layers: i
         assert gone.sum() == (layers + 2) * case.steps, "one matmul for each of the judge's weights"
 
 
-def test_the_end_of_a_pass_is_another_finding(tmp_path: Path):
+@pytest.mark.parametrize("layers", [FEW, MANY])
+def test_the_end_of_a_pass_is_another_finding(tmp_path: Path, layers: int):
     """The judge's loss goes on to the generator, whose gradients are cleared: nothing there is on the way."""
-    case = case_of(recorded(tmp_path / "trace.json", adversarial(FEW, frozen=True, detached=False)), as_recorded=True)
+    step = adversarial(layers, frozen=True, detached=False)
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
     assert not list(idle_gradients.find(case))
-    assert list(discarded_gradients.find(case))
+    assert [f"to {2 * (layers + 2)} gradients" in one.evidence[0].text for one in discarded_gradients.find(case)] == [
+        True
+    ]

@@ -45,7 +45,8 @@ input. Gradients of weights are not reported if shapes do not decide (half of th
 is updated), or if the tensors of an optimizer's step are not visible (flattened, compiled, in kernels of its own, or a
 list of more than 30, whose shapes torch does not record). Then numbers decide: where the only optimizer has all weights
 that get gradients, and a pass makes more gradients than there are such weights, those after a longer way than between
-any two weights are of inputs.
+any two weights are of inputs. Or all gradients at the end are added to those that the pass before has made, as
+described in `idle_gradients` for gradients that are cleared.
 
 A part of weights that no optimizer has is found as in `idle_gradients`: this finding has those through which no
 gradient goes on to a trained layer.

@@ -54,8 +54,8 @@ the same order.
     detected=f"""
 `aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least
 {percent(LEAST_SORT_SHARE)} % of the GPU's time. If a slice of the result, whose numbers were recorded, comes directly
-after the sort, up to {MOST_OTHERS:g} ops on other tensors may come before it. Or radix sorts of fp32 values, cast from bf16 or fp16 by the op before,
-that take this share. Not detected without shapes and types.
+after the sort, up to {MOST_OTHERS:g} ops on other tensors may come before it. Or radix sorts of fp32 values, cast from
+bf16 or fp16 by the op before, that take this share. Not detected without shapes and types.
 """,
     gain=f"""
 The sort's kernels take as long as reading its input {calibrated.TOPK_PASSES.value:g} times

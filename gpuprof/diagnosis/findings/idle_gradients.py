@@ -58,9 +58,9 @@ the recorder must have counted this number: else they may be added to gradients 
 gradient if the next weight of its shape that gets a gradient is one of them.
 
 Cleared gradients, in steps of several backward passes: at least {FEWEST_CLEARED} gradients that a pass makes before
-others are of shapes that no optimizer updates before the next pass makes all of these again, by the recorded shapes. Or,
-where the tensors of an optimizer do not show: a pass adds to just those gradients that the pass before has made, and
-makes new ones; an optimizer steps after each of the two passes; then all that were added to are made again.
+others are of shapes that no optimizer updates before the next pass makes all of these again, by the recorded shapes.
+Or, where the tensors of an optimizer do not show: a pass adds to just those gradients that the pass before has made,
+and makes new ones; an optimizer steps after each of the two passes; then all that were added to are made again.
 """,
     gain=f"""
 The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's order),
