@@ -11,7 +11,12 @@ from gpuprof.calibration import loops as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.batches.batch_scaling import passes_at_once, slower_host
 from gpuprof.diagnosis.detect.batches.compared_pairs import find_compared_pairs
-from gpuprof.diagnosis.detect.batches.separate_passes import SeparatePasses, find_separate_passes
+from gpuprof.diagnosis.detect.batches.separate_passes import (
+    FEWEST_FROZEN,
+    SeparatePasses,
+    find_frozen_parts,
+    find_separate_passes,
+)
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -40,14 +45,18 @@ The model is called separately for the two sentences of a pair, for an anchor, a
 views of a picture, for real and generated samples, or for samples in a loop; then one loss takes all results. Every
 call launches all kernels again, forward and backward, reads all weights again, and its kernels are smaller. The same
 samples in one batch need one call: `model(torch.cat((a, b))).chunk(2)`. The same holds for a function that compares
-what a model made with what was wanted: their spectra, features or statistics.
+what a model made with what was wanted: their spectra, features or statistics; and for a frozen encoder that is called
+for one frame of a video after another, or for a few tiles of a picture at a time.
 """,
-    detected="""
+    detected=f"""
 Before one backward pass the same ops run in the same order two times or more, each time from the lookup of tokens in
 the model's largest embedding, or from a convolution of a picture (at most 4 channels) in a model whose convolutions
 of the picture's size return another number of channels: a predicted frame may be the next input. All of them record
-gradients, and the gradients that are accumulated are those of one model. Recurrent cells do not count, nor passes
-that the recorder saw repeat the same inputs (see `redundant_forward`).
+gradients, and the gradients that are accumulated are those of one model; or of several models of one structure, if
+each is called equally often on inputs of a shape of its own (discriminators at several scales). Recurrent cells do not
+count, nor passes that the recorder saw repeat the same inputs (see `redundant_forward`). Without gradients
+{FEWEST_FROZEN} passes or more, of a model that has no passes with gradients, with no batch loaded in between; each
+begins with a convolution of a picture, and no convolution returns as many channels as a picture has.
 
 Or, directly before a loss or a difference of two tensors of one shape, the same ops on the same shapes twice in a row:
 at least 8 different ones, none with weights of a layer, the first of them on a tensor of at least half the result's
@@ -68,11 +77,14 @@ is {percent(calibrated.COMPARED.value)} % (assumed): its matrices are constants,
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes one pass over all parts, and one call for two tensors that are compared."""
+    """Proposes one pass over all parts, and one call for two tensors that are compared; and one pass of a frozen
+    model."""
     found = find_separate_passes(case)
     yield from () if found is None else _passes(case, found)
     pairs = find_compared_pairs(case) if found is None else None
     yield from () if pairs is None else _pairs(case, pairs)
+    frozen = find_frozen_parts(case)
+    yield from () if frozen is None else _passes(case, frozen, frozen=True)
 
 
 def _pairs(case: Analysis, found: SeparatePasses) -> Iterator[Proposal]:
@@ -111,29 +123,36 @@ def _others(case: Analysis, found: SeparatePasses) -> tuple[Mask, list[float]]:
     ]
 
 
-def _passes(case: Analysis, found: SeparatePasses) -> Iterator[Proposal]:
-    """Proposes one pass over all parts of the batch."""
+def _passes(case: Analysis, found: SeparatePasses, frozen: bool = False) -> Iterator[Proposal]:
+    """Proposes one pass over all parts of the batch; frozen: of a model that runs without gradients."""
     others, busy = _others(case, found)
     if case.per_step(max(busy)) < LEAST_PASSES_SHARE * case.step_ns:
         return
+    shapes = "the same shape" if found.alike else "different shapes"
+    took = f"{duration(case.per_step(busy[1]))} of CPU and {duration(case.per_step(busy[0]))} of GPU time {case.unit.a}"
     text = (
-        f"the model runs {found.passes} times before each backward pass, on inputs of"
-        f" {'the same shape' if found.alike else 'different shapes'}: the passes after the first take"
-        f" {duration(case.per_step(busy[1]))} of CPU and {duration(case.per_step(busy[0]))} of GPU time {case.unit.a},"
-        " forward and backward"
+        f"a model runs {found.passes} times in a row without gradients, on inputs of {shapes}: the passes after the"
+        f" first take {took}"
+        if frozen
+        else f"the model runs {found.passes} times before each backward pass, on inputs of {shapes}: the passes after"
+        f" the first take {took}, forward and backward"
     )
     odds = calibrated.AT_ONCE if found.alike else calibrated.AT_ONCE_PADDED
     padded = "" if found.alike else ", padded to one length"
     yield Proposal(
-        title="one pass over all inputs",
+        title="one pass of a frozen model over all inputs" if frozen else "one pass over all inputs",
         evidence=spans(case, text, others),
-        fix=code(f"results = model(torch.cat(inputs)).chunk({found.passes})")
+        fix=code("with torch.no_grad(): features = encoder(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])")
+        + f"  # one call for all {found.passes} parts, or a few if memory is short"
+        if frozen
+        else code(f"results = model(torch.cat(inputs)).chunk({found.passes})")
         + f"  # one call for all {found.passes} parts{padded}",
         change=_at_once(case, found, others, 1),
         best=_at_once(case, found, others, 0),
         worst=slower_host(case, _at_once(case, found, others, 2)),
         odds=odds.value,
         needs="no pass needs what another one returned",
+        key="frozen" if frozen else "",
     )
 
 
@@ -166,6 +185,12 @@ FINDING = Declaration(
         "one_call_for_all",
         "perceptual_loss",
         "spectral_loss",
+        "frames_one_by_one",
+        "multi_scale_discriminator",
     ),
-    titles=("one_pass_over_all_inputs", "one_call_for_both_sides_of_a_comparison"),
+    titles=(
+        "one_pass_over_all_inputs",
+        "one_pass_of_a_frozen_model_over_all_inputs",
+        "one_call_for_both_sides_of_a_comparison",
+    ),
 )
