@@ -66,6 +66,14 @@ def test_a_loss_for_each_output_is_one_for_all_or_for_the_last(tmp_path):
     assert last.changes and not one.changes and one.odds > last.odds
 
 
+@pytest.mark.parametrize("lookup", ["embedding", "grid_sampler"])
+def test_a_lookup_for_each_level_is_one_for_all(tmp_path, lookup: str):
+    """Indices and interpolation weights are computed for each level; no lookup returns the indices of the next."""
+    found = [one for one in python_loop.find(trained(tmp_path, layer=lookup)) if one.key]
+    assert [one.key for one in found] == ["levels"]
+    assert "5 times 11 different ops" in found[0].evidence[0].text
+
+
 @pytest.mark.parametrize(
     "more",
     [{"layer": "linear"}, {"outputs": 2}, {"gradients": False}, {"rest": 100 * MS}, {"nodes": False}],

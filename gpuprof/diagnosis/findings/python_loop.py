@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
 from gpuprof.diagnosis.detect.loops.carried_loops import carried
 from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
-from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, find_repeated_blocks
+from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, LOOKUPS, find_repeated_blocks
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_ROUNDS as FEWEST_BLOCKS
 from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, reading_loops
@@ -77,7 +77,7 @@ rounds) are counted: their rows are known at once. Not in inference.
 Also a long sequence of at least {FEWEST_NAMES} different ops that the forward pass runs at least
 {FEWEST_BLOCKS} times in a row, without an op that has weights, with a backward pass, if it takes
 {percent(LEAST_BLOCKS_SHARE)} % of the step: a loss with its matching or targets, for the output of each layer, scale or
-head.
+head. Where it looks up a table or a grid (`embedding`, `grid_sample`), it is a lookup for each level of an encoding.
 """,
     gain=f"""
 Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
@@ -277,6 +277,21 @@ def _blocks(case: Analysis) -> Iterator[Proposal]:
         f" {duration(case.per_step(float(found.took.sum())))} of CPU time, the backward pass included"
     )
     best, usual, worst = found.changes
+    if LOOKUPS & set(names):
+        yield Proposal(
+            title="one lookup for all levels",
+            evidence=spans(case, text, found.inside),
+            fix=code("features = tables(indices + offsets)")
+            + "  # one table and one lookup for all levels; grids of one size stacked for one grid_sample;\n"
+            + "# or a fused encoding (tiny-cuda-nn)",
+            change=usual,
+            best=best,
+            worst=worst,
+            odds=calibrated.INDEPENDENT.value,
+            needs="no level is looked up at places that the level before returned",
+            key="levels",
+        )
+        return
     yield Proposal(
         title="one loss over all outputs",
         evidence=spans(case, text, found.inside),
@@ -356,11 +371,14 @@ FINDING = Declaration(
         "auxiliary_loss",
         "deep_supervision",
         "hungarian_matcher",
+        "hash_grid",
+        "multi_resolution_encoding",
     ),
     titles=(
         "one_op_over_all_rounds_of_a_python_loop",
         "one_call_for_all_rounds_of_a_python_loop",
         "one_loss_over_all_outputs",
+        "one_lookup_for_all_levels",
         "the_loss_of_the_last_output_alone",
     ),
 )

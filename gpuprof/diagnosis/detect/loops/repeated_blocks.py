@@ -1,4 +1,5 @@
-"""Long sequences of small ops that a step runs a few times: a loss for each layer's output, scale, head or term.
+"""Long sequences of small ops that a step runs a few times: a loss for each layer's output, scale, head or term; or a
+lookup with interpolation for each level of a grid.
 
 Loops of many short rounds are in small_op_loops.py."""
 
@@ -27,6 +28,8 @@ FEWEST_ROUNDS: Assumed[Rounds] = 3
 MOST_ROUNDS: Assumed[Rounds] = 64
 MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
+LOOKUPS = frozenset({"aten::embedding", "aten::embedding_bag", "aten::grid_sampler", "aten::grid_sampler_2d"})
+"""Ops that read a table or a grid at computed places."""
 MOST_PERIODS: Assumed[Rounds] = 8
 """Periods that are tried: the commonest distances between two ops of the same name that come as often as blocks do."""
 
@@ -42,7 +45,8 @@ def _find(case: Analysis) -> SmallLoops | None:
     rows, _ = own_ops(case)
     ops = case.trace.ops
     names = ops.name[rows].astype(np.int64)
-    layers = case.ops_named(lambda name: name in LARGE_OPS or name in FILES or not name.startswith("aten::"))[rows]
+    large = LARGE_OPS - LOOKUPS  # no lookup returns the indices of the next one
+    layers = case.ops_named(lambda name: name in large or name in FILES or not name.startswith("aten::"))[rows]
     layers |= case.timeline.host.op[rows] != FORWARD
     layers |= np.diff(ops.thread[rows], prepend=-1) != 0
     found = sorted(blocks_in(names, layers))
