@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.case import only
@@ -55,8 +56,8 @@ def sliced(folder: Path, shape: list[int], seen: int, end: int) -> Analysis:
         for _ in range(10):
             program.small_mm(20 * US, 1_000 * US)
         program.plain("sort", shape, gpu=SORT, type=FLOAT)
-        numbers = ["", str(len(shape) - 1), "0", str(end), "1"]
-        program.op("aten::slice", dims=[shape, [], [], [], []], types=[FLOAT], **{"Concrete Inputs": numbers})
+        numbers: dict[str, Any] = {"Concrete Inputs": ["", str(len(shape) - 1), "0", str(end), "1"]}
+        program.op("aten::slice", dims=[shape, [], [], [], []], types=[FLOAT], **numbers)
         program.plain("repeat", [7, 3], gpu=2 * US, type=FLOAT)
         program.plain("index", [*shape[:-1], seen], gpu=2 * US, type=FLOAT)
 

@@ -21,16 +21,17 @@ OUTPUTS = 5
 
 
 def trained(
-    tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool = True, rest: int = 1 * MS, nodes: bool = True
-) -> Analysis:
-    """A short model, and for each of its outputs twelve ops; `layer`: one more of them. Without nodes they all have the
-    number of the next op that makes one."""
+    tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool = True, rest: int = 1 * MS, nodes: bool = True,
+    loss: tuple[str, ...] = LOSS,
+) -> Analysis:  # fmt: skip
+    """A short model, and for each of its outputs the ops of `loss`; `layer`: one more of them. Without nodes they all
+    have the number of the next op that makes one."""
     made = Program()
 
     def losses() -> None:
         start = made.sequence
         for _ in range(outputs):
-            for name in (*LOSS, *([layer] if layer else [])):
+            for name in (*loss, *([layer] if layer else [])):
                 made.plain(name, [64, 64], gpu=5 * US)
                 made.sequence = made.sequence if nodes else start
         made.sequence = max(made.sequence, start + 1)
@@ -64,6 +65,12 @@ def test_a_loss_for_each_output_is_one_for_all_or_for_the_last(tmp_path):
     assert saved[1] == pytest.approx(2 * whole * (1 - 1 / OUTPUTS), rel=0.05)
     assert 0.9 * 2 * whole * (1 - 2 / OUTPUTS) < saved[0] < saved[1]
     assert last.changes and not one.changes and one.odds > last.odds
+
+
+@pytest.mark.parametrize(("gradients", "fix"), [(True, "weight_decay"), (False, "_foreach_norm")])
+def test_a_norm_of_each_weight_in_the_loss_is_weight_decay(tmp_path, gradients: bool, fix: str):
+    case = trained(tmp_path, outputs=20, loss=("linalg_vector_norm", "add"), gradients=gradients)
+    assert fix in str(only(python_loop, case).fix)
 
 
 @pytest.mark.parametrize("lookup", ["embedding", "grid_sampler"])

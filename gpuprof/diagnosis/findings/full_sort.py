@@ -35,7 +35,7 @@ MOST_USED: Assumed[Share] = 1 / 8
 VIEWS = frozenset({"aten::slice", "aten::narrow", "aten::select", "aten::as_strided", "aten::detach", "aten::to"})
 """Ops on the result that launch nothing."""
 SLICES = frozenset({"aten::slice"})
-MOST_OTHERS: Assumed[Ops] = 16
+MOST_OPS_BETWEEN: Assumed[Ops] = 16
 """Most ops on other tensors between a slice of a sorted tensor and what reads it."""
 RADIX = re.compile(r"radix_?sort", re.IGNORECASE)
 """Kernels whose passes depend on the number of bits."""
@@ -54,8 +54,8 @@ the same order.
     detected=f"""
 `aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least
 {percent(LEAST_SORT_SHARE)} % of the GPU's time. If a slice of the result, whose numbers were recorded, comes directly
-after the sort, up to {MOST_OTHERS:g} ops on other tensors may come before it. Or radix sorts of fp32 values, cast from
-bf16 or fp16 by the op before, that take this share. Not detected without shapes and types.
+after the sort, up to {MOST_OPS_BETWEEN:g} ops on other tensors may come before it. Or radix sorts of fp32 values, cast
+from bf16 or fp16 by the op before, that take this share. Not detected without shapes and types.
 """,
     gain=f"""
 The sort's kernels take as long as reading its input {calibrated.TOPK_PASSES.value:g} times
@@ -201,7 +201,7 @@ def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int
         like = [one[-1] for one in shapes if one[:-1] == shape[:-1]]
         if shape[-1] in like or (kept is None and (not like or len(shape) < 2)):
             return None
-        if kept is None or kept in like or others == MOST_OTHERS:
+        if kept is None or kept in like or others == MOST_OPS_BETWEEN:
             return kept or min(like)
         others += 1
     return kept

@@ -188,7 +188,7 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(_WHAT, "the weights have requires_grad", "discarded"),
-    synonyms=("freeze", "frozen_weights", "trainable_parameters", "loss_network", "discriminator", "critic"),
+    synonyms=("freeze", "frozen_weights", "trainable_parameters", "loss_network", "actor_critic"),
     titles=(
         "no_gradients_for_weights_that_are_not_trained",
         "no_gradients_for_weights_that_another_loss_trains",

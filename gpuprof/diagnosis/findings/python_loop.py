@@ -51,6 +51,8 @@ SEPARATE = re.compile(
     r"^aten::(linalg_vector_norm|norm|copy_|zero_|to|_to_copy|detach|item|_local_scalar_dense|empty\w*)$"
 )
 """Ops on separate tensors, so that no round needs the one before: values of each tensor, and copies."""
+PENALTY = re.compile(r"^aten::(linalg_vector_norm|norm|pow|square|sum|mul|add|add_)$")
+"""Ops of a sum of squares or norms of whole tensors: with a backward pass, of weights."""
 
 PAGE = Page(
     id="python_loop",
@@ -252,7 +254,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="one op over all rounds of a Python loop",
         evidence=spans(case, text, found.inside),
-        fix=_fix(names),
+        fix=_fix(names, learns=bool(loops.backward.end_ns[found.largest])),
         change=usual,
         best=best,
         worst=worst,
@@ -328,10 +330,16 @@ def _few(names: list[str]) -> str:
     return few + (" …" if len(names) > MOST_NAMED else "")
 
 
-def _fix(names: list[str]) -> Fix:
-    """The fix, with the libraries' own replacements for these ops first."""
+def _fix(names: list[str], learns: bool) -> Fix:
+    """The fix, with the libraries' own replacements for these ops first. learns: there is a backward pass."""
     ways: list[Fix] = []
-    if any(NORMS.match(name) for name in names):
+    if learns and all(PENALTY.match(name) for name in names):
+        ways.append(
+            call("torch.optim.Adam", ..., weight_decay=Code("2 * factor"))
+            + "  # in place of factor * the sum of all squared weights; or "
+            + call("torch._foreach_norm", Code("weights"))
+        )
+    elif any(NORMS.match(name) for name in names):
         ways.append(LISTS)
     if "aten::zero_" in names:
         ways.append(call("optimizer.zero_grad", set_to_none=True))

@@ -100,7 +100,7 @@ def _found(case: Analysis, learn: bool) -> SeparatePasses | None:
     if models == 1:
         return SeparatePasses(stretches, _places(first, len(of_some)), counts.pop(), backward, kinds == 1)
     # Models of one structure, each called on several inputs of a shape of its own.
-    places = [_places(one, 1, ops.dims[one]) for one in np.split(first, len(of_some))]
+    places = [_places(one, 1, ops.dims[one].astype(np.int64)) for one in np.split(first, len(of_some))]
     times = np.unique(
         np.concatenate([np.unique(ops.dims[one], return_counts=True)[1] for one in np.split(first, len(of_some))])
     )
