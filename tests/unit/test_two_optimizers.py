@@ -32,6 +32,6 @@ def test_what_comes_before_the_second_backward_pass_is_forward(tmp_path: Path, c
 
     case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
     phase = case.timeline.host.op
-    assert phase[case.ops_named("aten::cosh".__eq__)].tolist() == [FORWARD] * 2 * case.steps
+    assert set(phase[case.ops_named("aten::cosh".__eq__)].tolist()) == {FORWARD}
     stepping = case.ops_named(lambda name: name.startswith("Optimizer.step#"))
     assert np.unique(phase[case.ops_within(stepping)]).tolist() == [OPTIMIZER]
