@@ -80,6 +80,11 @@ ONCE_ODDS = Number(
     "How likely the costly part of preparing a sample gives the same each time, and its result fits in memory or on a "
     "disk that is quick enough; a recording does not show it.",
 )  # fmt: skip
+SAMPLE_WORK_LEFT = Number(
+    0.1, 0.0, 0.5, "", "assumed",
+    "What is left of the work on samples that is done once before the training, on the GPU for the whole batch, or not "
+    "at all: reading what was prepared takes time as well.",
+)  # fmt: skip
 WHOLE_BATCH = Number(
     1.0, 0.4, 1.6, "", "measured",
     "Taking the rows of a batch with one index per tensor, relative to stacking rows that were taken one by one: both "

@@ -13,6 +13,7 @@ from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import ms, percent, us
 from gpuprof.diagnosis.detect.batches.fetched import ALL_BUT_FEW, Fetching, fetching
 from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
+from gpuprof.diagnosis.detect.batches.sample_work import LEAST_WORK_SHARE, SampleWork, sample_work
 from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
@@ -84,6 +85,9 @@ model's outputs does not count (see `offload`), nor do tables that it computes a
 Rows taken at once: of the stacks that were sampled while the training process makes a batch, half take rows of a
 `TensorDataset` one by one, and the others stack them. Kept batches: nine in ten of these stacks are in a library's
 collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
+Kinds of work on samples (decompressing, opening files, parsing, deep copies, rows of tables, resampling, spectra, maps
+of labels, warps): the functions in at least {percent(LEAST_WORK_SHARE)} % of these stacks, by their names and files, in
+the training process or in the loader's workers.
 Threads: the recorder notes at least {CROWDED:g} times as many for an op as the run may use cores, and ops that compute
 on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 """,
@@ -92,7 +96,9 @@ on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 for fetching what was prepared. The step is never shorter than what the workers take: {WORKER_SLOWER:g} times the
 present time divided by their number. An op that makes random numbers becomes one launch
 ({us(calibrated.RANDOM_LAUNCH_NS.low)} to {us(calibrated.RANDOM_LAUNCH_NS.high)} µs, assumed); the prediction keeps the
-copy to the GPU, although it is no longer needed. Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g}
+copy to the GPU, although it is no longer needed. Of a kind of work {percent(calibrated.SAMPLE_WORK_LEFT.value)} %
+({percent(calibrated.SAMPLE_WORK_LEFT.low)} to {percent(calibrated.SAMPLE_WORK_LEFT.high)} %, assumed) is left.
+Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g}
 ({calibrated.PREPARED_ONCE.low:g} to {calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). With one
 thread for each core {calibrated.CROWDED_THREADS.value:g} ({calibrated.CROWDED_THREADS.low:g} to
 {calibrated.CROWDED_THREADS.high:g}) of the time of those ops is left (assumed, probability
@@ -201,6 +207,10 @@ def _once(case: Analysis) -> Iterator[Proposal]:
         best, usual, worst = (
             replace(loader, batch_ns=loader.batch_ns * left) for left in calibrated.PREPARED_ONCE.rising
         )
+        work = sample_work(case)
+        if work is not None:
+            ends = [replace(loader, batch_ns=loader.batch_ns * _left(work, level)) for level in range(3)]
+            yield _other_work(case, work, loader=ends[1], loader_ends=(ends[0], ends[2]), change=lambda graph: graph)
         evidence = (Evidence(text, lines=batch_lines(case.folder)),)
         yield _prepared_once(case, evidence, loader=usual, loader_ends=(best, worst), change=lambda graph: graph)
         return
@@ -214,9 +224,57 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     if known is not None and known.joined >= ALL_BUT_FEW and not _draws(case, nodes):
         yield _kept(case, nodes, took)
         return
+    work = sample_work(case) if workers_of(case) == 0 else None
+    if work is not None:
+        best, usual, worst = (partial(scaled, nodes=nodes, factor=_left(work, level)) for level in range(3))
+        yield _other_work(case, work, change=usual, best=best, worst=worst)
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in calibrated.PREPARED_ONCE.rising)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
+
+
+_WAYS: dict[str, tuple[str, str, str]] = {
+    "compressed": ("samples stored without compression", "decompressing samples",
+                   'volume = np.load(path, mmap_mode="r")  # np.save once; a memory-mapped file reads what is used'),
+    "opened": ("files kept open", "opening a file for each sample",
+               "if self.file is None: self.file = open_file(self.path)  # in __getitem__: once in each worker"),
+    "parsed": ("annotations parsed once", "parsing text for each sample",
+               "self.annotations = parse(path)  # in __init__, as arrays of numbers"),
+    "copied": ("samples without deep copies", "copying samples deeply",
+               "sample = dict(self.samples[index])  # copy only what is changed"),
+    "tables": ("arrays in place of a table", "taking rows of a table",
+               "self.values = table.to_numpy()  # in __init__; then self.values[index]"),
+    "resampled": ("audio stored at its final rate", "resampling audio",
+                  "resample(waveform, rate, 16_000)  # every file once, before the training"),
+    "spectra": ("spectra of a batch on the GPU", "computing spectra",
+                'spectra = MelSpectrogram(...).to("cuda")(waveforms)  # in the step; or once, before the training'),
+    "maps": ("maps of labels computed once", "computing maps from labels",
+             "distances = np.load(path)  # distance_transform_edt once for each label, before the training"),
+    "warped": ("samples warped on the GPU", "warping samples",
+               'grid = affine_grid(theta, batch.shape).to("cuda")  # and a coarse, upsampled field of offsets\n'
+               "batch = grid_sample(batch, grid)  # the whole batch at once, in the step"),
+}  # fmt: skip
+"""Kind of work → title of the fix, what it is, and how it is avoided."""
+
+
+def _left(work: SampleWork, level: int) -> float:
+    """What is left of the time for a batch without most of a kind of work; level: 0 at best."""
+    return 1.0 - work.share * (1.0 - calibrated.SAMPLE_WORK_LEFT.rising[level])
+
+
+def _other_work(case: Analysis, work: SampleWork, **how: Any) -> Proposal:
+    """Proposes to do a kind of work on samples elsewhere, or once."""
+    title, what, way = _WAYS[work.kind]
+    text = f"{what} takes {100 * work.share:.0f} % of the time for a batch ({work.function})"
+    return Proposal(
+        title=title,
+        evidence=(Evidence(text, lines=work.lines),),
+        fix=code(way),
+        needs="what it does is not random for each sample, or the GPU can do it",
+        odds=calibrated.ONCE_ODDS.value,
+        key=work.kind,
+        **how,
+    )
 
 
 def _whole_batches(case: Analysis, nodes: Mask, took: float, known: Fetching) -> Proposal:
@@ -386,5 +444,6 @@ FINDING = Declaration(
         "samples_prepared_once",
         "rows_of_a_batch_taken_at_once",
         "joined_batches_kept",
+        *(title.replace(" ", "_").lower() for title, _, _ in _WAYS.values()),
     ),
 )
