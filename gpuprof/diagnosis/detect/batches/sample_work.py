@@ -28,7 +28,7 @@ KINDS = {
     "copied": r"(^|/)copy\.py .*deepcopy",
     "tables": r"(^|/)pandas/",
     "resampled": r"resampl",
-    "spectra": r"spectrogram|spectrum|\bi?stft\b|fbank|mfcc|filter_?bank",
+    "spectra": r"spectrogram|spectrum|\bmel\b|log_?mel|\bi?stft\b|fbank|mfcc|filter_?bank",
     "maps": r"distance_transform|morpholog|connected_components|find_contours|\blabel$",
     "warped": r"ndimage/|map_coordinates|affine|elastic|\bwarp|\bzoom|rotat",
 }
