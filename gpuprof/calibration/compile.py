@@ -122,6 +122,11 @@ REMOVABLE = Number(
     "Probability that a model can be compiled as a whole once the waits in its passes are gone, where all of them read "
     "values: a condition that a recording does not show.",
 )  # fmt: skip
+BY_HAND = Number(
+    0.7, 0.4, 0.9, "", "assumed",
+    "Probability that a program which differentiates gradients can capture its passes in a CUDA graph: its tensors "
+    "have to keep their places, and nothing in the passes may wait for the GPU.",
+)  # fmt: skip
 SIZED = Number(
     0.55, 0.3, 0.8, "", "assumed",
     "The same where some of the waits are for the size of a result, which needs another computation.",

@@ -85,6 +85,11 @@ SAMPLE_WORK_LEFT = Number(
     "What is left of the work on samples that is done once before the training, on the GPU for the whole batch, or not "
     "at all: reading what was prepared takes time as well.",
 )  # fmt: skip
+OWN_ROWS_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that the rows of a batch of a data set of the program's own can be taken at once: what it does for one"
+    " row in a few microseconds can be done for all, and has no random step.",
+)  # fmt: skip
 WHOLE_BATCH = Number(
     1.0, 0.4, 1.6, "", "measured",
     "Taking the rows of a batch with one index per tensor, relative to stacking rows that were taken one by one: both "

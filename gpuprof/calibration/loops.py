@@ -17,6 +17,14 @@ INDEPENDENT = Number(
     0.7, 0.5, 0.9, "", "assumed",
     "Probability that no round needs the result of the one before, which ops without their tensors do not show.",
 )  # fmt: skip
+ROW_OP_NS = Number(
+    1_500.0, 700.0, 4_000.0, "ns", "assumed",
+    "CPU time of an op on an array of some thousand numbers in NumPy, in place of a kernel for it.",
+)  # fmt: skip
+ROW_COPIES_NS = Number(
+    100_000.0, 30_000.0, 300_000.0, "ns", "assumed",
+    "CPU time of copying the few tensors of a loop over rows to the CPU, and its result back.",
+)  # fmt: skip
 JOINED = Number(
     0.65, 0.4, 0.85, "", "assumed",
     "Probability that two rounds of a loop over small ops that carries a state can be joined to one.",

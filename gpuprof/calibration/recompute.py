@@ -57,3 +57,17 @@ UNCLEARED_ODDS = Number(
     "Probability that nothing uses gradients that are added up over steps, where the only optimizer that steps has "
     "other weights: an optimizer that steps once in many steps may have them.",
 )  # fmt: skip
+RARE_PENALTY_ODDS = Number(
+    0.65, 0.4, 0.85, "", "assumed",
+    "Probability that a training stays as stable with a gradient penalty in every 16th step, 16 times as strong, as "
+    "StyleGAN2 has it.",
+)  # fmt: skip
+RARE_PENALTY_LEFT = Number(
+    1 / 16, 1 / 16, 1 / 4, "", "assumed",
+    "Share of the steps in which a gradient penalty is computed: one in 16, at worst one in 4.",
+)  # fmt: skip
+SAME_OUTPUT_ODDS = Number(
+    0.95, 0.6, 0.99, "", "assumed",
+    "Probability that calls of `torch.autograd.grad` which begin at the same node of the graph, each after a sum or a "
+    "tensor of ones was made, differentiate the same output along the same direction.",
+)  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from functools import cache
 
@@ -241,6 +243,25 @@ def test_rows_that_are_read_one_by_one_make_python_collect():
     assert workers.lumps["garbage_collection"] < 0.1
     saved = [predict(case, replace(one, lumps={})).expected - predict(case, one).expected for one in (workers, rows)]
     assert min(saved) > 0.9 * case.mean.lumps_ns["garbage_collection"] > 0.25 * case.mean_ns
+
+
+@pytest.mark.parametrize(("fewer", "key"), [(1, "whole_batches"), (100, "once")])
+def test_rows_of_a_data_set_of_ones_own(tmp_path, fewer: int, key: str):
+    """The same stacks in a class of the program. Where a sample takes longer than a row can, it may be read from a
+    file."""
+    folder = tmp_path / "recording"
+    shutil.copytree(ROOT / "scenarios/programs/rows_one_by_one/recording", folder)
+    path, facts = folder / "samples.rank0.json", folder / "rank0.json"
+    samples, rank = json.loads(path.read_text()), json.loads(facts.read_text())
+    for one in samples["functions"]:
+        if one[2].startswith("TensorDataset.__getitem__"):
+            one[:3] = ["own", "train.py", one[2].replace("TensorDataset", "Table")]
+    rank["loader"]["batch_size"] //= fewer
+    path.write_text(json.dumps(samples))
+    facts.write_text(json.dumps(rank))
+    case = present(analysis_of(gpuprof.diagnose(folder)))
+    (found,) = (one for one in host_preprocessing.find(case) if one.key in ("whole_batches", "kept", "once"))
+    assert (found.key, found.odds < 1, "__getitems__" in str(found.fix)) == (key, True, key == "whole_batches")
 
 
 def test_samples_that_are_only_joined_are_not_prepared_again():

@@ -18,6 +18,9 @@ JOINS = (TAKES, ("library", "graphs/loader.py", "Collater.__call__"), ("library"
 TOKENISES = (*JOINS, ("library", "transformers/tokenization_utils.py", "PreTrainedTokenizer.__call__"))
 BY_HAND = (TAKES, ("own", "train.py", "collate"))
 OWN_ROWS = (TAKES, ("own", "train.py", "Table.__getitem__"), ROWS[1])
+OWN = (TAKES, ("own", "train.py", "Table.__getitem__"))
+PANDAS = (*OWN, ("library", "pandas/core/indexing.py", "_LocIndexer.__getitem__"))
+READS = (*OWN, ("library", "PIL/Image.py", "open"))
 NO_BATCH = (("own", "train.py", "train"),)
 
 
@@ -46,10 +49,13 @@ def of(*stacks: tuple[tuple[str, str, str], ...], each: int = FEWEST_FETCHING) -
         ((JOINS, TOKENISES), Fetching(0, 0, 0.5)),
         ((BY_HAND, OWN_ROWS), Fetching(0, 0, 0)),
         ((NO_BATCH,), None),
+        ((OWN, STACKS), Fetching(0, 0.5, 0.5, 0, 0.5)),
+        ((PANDAS, READS), Fetching(0, 0, 0, 0.5, 0)),
     ],
 )
 def test_what_a_batch_consists_of(stacks, found):
-    """A data set or a collate function of the user's own may do anything: they count for neither."""
+    """A data set or a collate function of the user's own may do anything: they count for neither, but where a data set
+    calls nothing, or reads from a table."""
     assert of(*stacks) == found
 
 

@@ -22,16 +22,16 @@ OUTPUTS = 5
 
 def trained(
     tmp_path, outputs: int = OUTPUTS, layer: str = "", gradients: bool = True, rest: int = 1 * MS, nodes: bool = True,
-    loss: tuple[str, ...] = LOSS,
+    names: tuple[str, ...] = LOSS, body_of: str = "mm",
 ) -> Analysis:  # fmt: skip
-    """A short model, and for each of its outputs the ops of `loss`; `layer`: one more of them. Without nodes they all
-    have the number of the next op that makes one."""
+    """A short model, and for each of its outputs twelve ops; `layer`: one more of them. Without nodes they all have the
+    number of the next op that makes one."""
     made = Program()
 
     def losses() -> None:
         start = made.sequence
         for _ in range(outputs):
-            for name in (*loss, *([layer] if layer else [])):
+            for name in (*names, *([layer] if layer else [])):
                 made.plain(name, [64, 64], gpu=5 * US)
                 made.sequence = made.sequence if nodes else start
         made.sequence = max(made.sequence, start + 1)
@@ -47,7 +47,8 @@ def trained(
 
     def body() -> None:
         made.python(rest)
-        made.small_mm()
+        if body_of == "mm":
+            made.small_mm()
         losses()
 
     for _ in range(3):
@@ -69,7 +70,7 @@ def test_a_loss_for_each_output_is_one_for_all_or_for_the_last(tmp_path):
 
 @pytest.mark.parametrize(("gradients", "fix"), [(True, "weight_decay"), (False, "_foreach_norm")])
 def test_a_norm_of_each_weight_in_the_loss_is_weight_decay(tmp_path, gradients: bool, fix: str):
-    case = trained(tmp_path, outputs=20, loss=("linalg_vector_norm", "add"), gradients=gradients)
+    case = trained(tmp_path, outputs=20, names=("linalg_vector_norm", "add"), gradients=gradients)
     assert fix in str(only(python_loop, case).fix)
 
 
@@ -88,6 +89,17 @@ def test_a_lookup_for_each_level_is_one_for_all(tmp_path, lookup: str):
 )
 def test_not_of_layers_pairs_what_no_loss_needs_or_what_takes_little(tmp_path, more):
     assert not [one for one in python_loop.find(trained(tmp_path, **more)) if one.key in ("blocks", "last")]
+
+
+def test_layers_without_weights_are_no_losses(tmp_path):
+    """The propagation over a recommender's graph: nothing is summed up."""
+    names = tuple(name for name in (*LOSS, "relu", "index_add_") if name != "sum")
+    assert not [one for one in python_loop.find(trained(tmp_path, names=names)) if one.key in ("blocks", "last")]
+
+
+def test_whole_steps_are_no_blocks(tmp_path):
+    """A model without matrix multiplications: each step is like the one before, backward pass included."""
+    assert find_repeated_blocks(trained(tmp_path, outputs=1, body_of="")) is None
 
 
 @given(st.permutations(range(1, 13)), st.integers(3, 9), st.lists(st.integers(20, 99), max_size=9, unique=True))

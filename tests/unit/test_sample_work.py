@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gpuprof.diagnosis.detect.batches.fetched import FEWEST_FETCHING
-from gpuprof.diagnosis.detect.batches.sample_work import KINDS, largest_work
-from gpuprof.diagnosis.findings import host_preprocessing
+from gpuprof.diagnosis.detect.batches.sample_work import largest_work
 from gpuprof.diagnosis.sampled.host_calls import FETCH, StackColumns
 from gpuprof.tracefile.run_folder.samples import Function, HostSamples
 
@@ -40,7 +39,6 @@ def of(stack: tuple[tuple[str, str, str], ...], share: float = 1.0, count: int =
         ("h5py/_hl/files.py", "File.__init__", "opened"),
         ("json/decoder.py", "JSONDecoder.raw_decode", "parsed"),
         ("copy.py", "deepcopy", "copied"),
-        ("pandas/core/indexing.py", "_iLocIndexer._getitem_axis", "tables"),
         ("librosa/core/audio.py", "resample", "resampled"),
         ("librosa/feature/spectral.py", "melspectrogram", "spectra"),
         ("features.py", "log_mel_spectrogram", "spectra"),
@@ -66,7 +64,3 @@ def test_it_must_be_a_good_part_of_enough_samples(in_worker: bool):
     assert of(stack, 0.1, in_worker=in_worker) is None
     assert of(stack, count=FEWEST_FETCHING - 1, in_worker=in_worker) is None
     assert of(stack[1:], in_worker=in_worker) is None, "not while a batch is made"
-
-
-def test_each_kind_has_a_fix():
-    assert set(host_preprocessing._WAYS) == set(KINDS)

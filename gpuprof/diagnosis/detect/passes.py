@@ -67,6 +67,12 @@ def _ops_in_order(case: Analysis, thread: int) -> tuple[I64, I64]:
     return known[thread]
 
 
+def differentiates_gradients(case: Analysis) -> bool:
+    """Whether the program differentiates gradients (forces of a potential, a gradient penalty, derivatives of an
+    equation): compiled code and fused kernels have no second derivatives."""
+    return len(case.timeline.host.differentiable) > 0
+
+
 def siblings(case: Analysis) -> tuple[I64, I64]:
     """(rows of the window's forward and recomputed ops, family of each): ops of one thread with the same parent op
     share a family and are in order of time; annotations do not count as parents. Found once for a case."""

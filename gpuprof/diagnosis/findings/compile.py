@@ -14,6 +14,7 @@ from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     EAGER,
     REWRITTEN,
     TOO_OLD,
+    TWICE,
     code_of,
     compiled,
     looks_at_mask,
@@ -43,6 +44,7 @@ from gpuprof.diagnosis.detect.declared.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
+from gpuprof.diagnosis.detect.passes import differentiates_gradients
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.quarantine import COMPILES_ITSELF
 from gpuprof.diagnosis.result.finding_model import Evidence
@@ -75,7 +77,8 @@ that are too small to gain; likewise if the encoder or decoder of `torch.nn.Tran
 of its mask unless `is_causal` is passed. Then a chain is proposed: remove the waits, then compile. It works with a
 probability of {compile_calibrated.REMOVABLE.value:g}, or {compile_calibrated.SIZED.value:g} if a wait is for the size
 of a result, times {compile_calibrated.VARYING.value:g} if batch shapes vary (assumed). A loop over experts is a
-separate finding (`expert_loop`).
+separate finding (`expert_loop`). Not shown if the program differentiates gradients (`create_graph=True`: forces,
+gradient penalties): torch fails with "does not currently support double backward".
 """,
     gain=f"""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -217,6 +220,8 @@ def _of_blocks(kernels: float, varies: bool, blocks: ModelBlocks | None) -> str:
 def _absent(case: Analysis) -> str | None:
     if is_before_2(case):
         return TOO_OLD
+    if differentiates_gradients(case):
+        return TWICE
     if case.stack.kind in COMPILES_ITSELF:
         return f"{case.stack.kind} compiles what it can by itself"
     if (share := compiled_share(case.timeline)) >= COMPILED_SHARE:

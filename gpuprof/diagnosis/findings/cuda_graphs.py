@@ -15,6 +15,7 @@ from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled.compiled_passes import (
     REWRITTEN,
     TOO_OLD,
+    TWICE,
     Passes,
     code_of,
     compiled,
@@ -28,6 +29,7 @@ from gpuprof.diagnosis.detect.compiled.dynamo_reasons import way_into_graphs
 from gpuprof.diagnosis.detect.compiled.foreseen_breaks import further_calls, with_further_calls
 from gpuprof.diagnosis.detect.compiled.generated_code import GENERATED
 from gpuprof.diagnosis.detect.compiled.graph_breaks import Breaks, first_links, once_gone
+from gpuprof.diagnosis.detect.compiled.second_derivatives import captured_step
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -36,6 +38,7 @@ from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
+from gpuprof.diagnosis.detect.passes import differentiates_gradients
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, as_fix, assigned, call, code, in_file, joined, option
@@ -69,7 +72,20 @@ for parameter in model.parameters():  # after each backward pass: the next repla
     parameter.grad = None if parameter.grad is None else parameter.grad.clone()""")
 """Additional code for gradient accumulation."""
 
+CAPTURED = code("""
+graph = torch.cuda.CUDAGraph()  # after some steps on a side stream
+with torch.cuda.graph(graph):
+    loss = loss_of(batch)  # with its calls of torch.autograd.grad; the batch's tensors keep their places
+    loss.backward()""") + (
+    "\n"
+    + code("batch.copy_(new_batch); graph.replay(); optimizer.step()")
+    + "  # in each step; "
+    + call("zero_grad", set_to_none=False)
+    + " within the graph"
+)
+"""How a program captures its passes itself."""
 TITLE = "torch.compile with CUDA graphs"
+BY_HAND = "the passes in a CUDA graph of one's own"
 
 PAGE = Page(
     id="cuda_graphs",
@@ -86,7 +102,11 @@ says that it skipped them for others (`run.compiler.skips`): then those are pric
 wait for values from the GPU, a chain is proposed (see `compile`). If the recorded steps have batches of different
 shapes, they are padded to a multiple of 64 first, and kernels that scale with the tokens take longer accordingly; the
 probability that padding is possible is 0.8 (assumed).
-""",
+
+Where a program differentiates gradients (`create_graph=True`: forces, gradient penalties, derivatives of an equation),
+`torch.compile` fails, and the program has to capture its passes itself. That is possible with a probability of
+"""
+    + f"{compile_calibrated.BY_HAND.value:g} (assumed): nothing in the passes may wait for the GPU.\n",
     gain=f"""
 As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst
 {percent(compile_calibrated.LAUNCHED.high)} % of that work stays). It still checks and copies the inputs,
@@ -114,6 +134,9 @@ def find(case: Analysis) -> Iterator[Proposal]:
     setting."""
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
+        return
+    if differentiates_gradients(case):
+        yield from _by_hand(case)
         return
     skips = _skips(case)
     if (in_graphs(case) and not skips) or functions_given_up(case) or never_compiled(case):
@@ -182,13 +205,36 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def _title(case: Analysis, chain: Breaks | None) -> str:
+def _by_hand(case: Analysis) -> Iterator[Proposal]:
+    """A graph that the program captures itself: torch.compile cannot."""
+    found = None if in_graphs(case) or is_before_2(case) else captured_step(case)
+    if found is None:
+        return
+    chain, (best, usual, worst) = found.chain, found.changes
+    text = f"{passes_launch(case)} {found.kernels:,.0f} kernels {case.unit.a} one by one"
+    yield Proposal(
+        title=_title(case, chain, BY_HAND),
+        evidence=(*spans(case, text, found.host), Evidence(TWICE)),
+        fix=CAPTURED,
+        change=usual,
+        best=best,
+        worst=worst,
+        claims=("small_kernels", "graph_capture"),
+        launches=True,
+        last=True,
+        odds=compile_calibrated.BY_HAND.value * (1.0 if chain is None else chain.odds),
+        needs="; ".join(filter(None, ("" if chain is None else chain.condition, "nothing in the passes waits"))),
+        parts=() if chain is None else (*chain.parts, BY_HAND),
+    )
+
+
+def _title(case: Analysis, chain: Breaks | None, title: str = TITLE) -> str:
     """What is done, after what this chain begins with, if there is one."""
     if chain is None:
-        return TITLE
+        return title
     shapes = shapes_vary(case)
     before = ["giving batches one shape"] * shapes + ["removing waits"] * (len(chain.parts) > shapes)
-    return f"{TITLE}, after {listed(before)}"
+    return f"{title}, after {listed(before)}"
 
 
 def _skips(case: Analysis) -> list[str]:
@@ -267,6 +313,8 @@ def _for_inference(case: Analysis) -> Fix:
 
 
 def _absent(case: Analysis) -> str | None:
+    if differentiates_gradients(case) and captured_step(case) is None:
+        return f"{TWICE}; the passes wait for the GPU, so the program cannot capture them itself"
     if skips := _skips(case):
         return skips[0]
     if in_graphs(case):
@@ -365,5 +413,9 @@ FINDING = Declaration(
         "torch_compile_with_cuda_graphs_once_batches_are_alike_and_nothing_waits",
         "cuda_graphs_for_the_compiled_model",
         "cuda_graphs_for_decoding",
+        "the_passes_in_a_cuda_graph_of_one_s_own",
+        "the_passes_in_a_cuda_graph_of_one_s_own_after_giving_batches_one_shape",
+        "the_passes_in_a_cuda_graph_of_one_s_own_after_giving_batches_one_shape_and_removing_waits",
+        "the_passes_in_a_cuda_graph_of_one_s_own_after_removing_waits",
     ),
 )

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.repeated.discarded_gradients import find_discarded
 from gpuprof.diagnosis.detect.repeated.idle_weights import IdleWeights, idle_weights
+from gpuprof.diagnosis.detect.repeated.passed_weights import passed_weights
 from gpuprof.diagnosis.result.fix import Code, Fix, call, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 _TITLE = "no backward pass into a part whose gradients are not used"
 _BACKWARD = "a backward pass whose gradients are not used"
+_PASSED_TITLE = "no gradients for weights that a loss does not train"
+_PASSED = "gradients of weights that another loss trains"
+PASSED = "passed"
+"""Key of the proposal for gradients on the way of a backward pass."""
 
 PAGE = Page(
     id="discarded_gradients",
@@ -35,6 +40,10 @@ does), and gradients go through it to an input that is not updated. The training
 `detach()` ends the backward pass where the trained part begins, and what comes before it need not keep its activations.
 A second encoder that is in `eval()` and in no optimizer, but still has `requires_grad`, gets a whole backward pass of
 its own: `requires_grad_(False)` removes it.
+
+A generator's loss goes back through the discriminator, an actor's through its critics: gradients have to pass, but
+those of the weights on the way are cleared before their own optimizer's step. `loss.backward(inputs=...)` computes only
+those of the weights that the loss trains.
 """,
     detected="""
 The profiler records the shape of each gradient that a backward pass makes, whether it is added to an existing one, and
@@ -45,26 +54,67 @@ input. Gradients of weights are not reported if shapes do not decide (half of th
 is updated), or if the tensors of an optimizer's step are not visible (flattened, compiled, in kernels of its own, or a
 list of more than 30, whose shapes torch does not record). Then numbers decide: where the only optimizer has all weights
 that get gradients, and a pass makes more gradients than there are such weights, those after a longer way than between
-any two weights are of inputs. Or all gradients at the end are added to those that the pass before has made, as
-described in `idle_gradients` for gradients that are cleared.
+any two weights are of inputs.
 
 A part of weights that no optimizer has is found as in `idle_gradients`: this finding has those through which no
 gradient goes on to a trained layer.
+
+Weights on the way: gradients that a pass adds to those of an earlier pass, with which an optimizer has made its step in
+between; or new ones at the beginning of a pass that the next optimizer's step does not have, and another one's has. In
+both cases they are new again in the next pass that makes them. Where the tensors of an optimizer do not show, a pass
+must add to just those gradients that the pass before has made, make others, and steps of optimizers must come after
+both; the end of a pass is found in this way, too.
 """,
     gain="""
 The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that
-need not be kept are not counted.
+need not be kept are not counted. Of weights on the way, the sums into their gradients, the matrix multiplications that
+compute these and the kernels of convolutions for them are removed, as in `idle_gradients`.
 """,
     wrong=f"""
 Gradients of inputs that the program reads itself (adversarial samples, saliency) look the same as unread ones: the
-probability is {calibrated.UNUSED_ODDS.value:g} (assumed). Gradient checkpointing with `use_reentrant=True` needs inputs
+probability is {calibrated.UNUSED_ODDS.value:g} (assumed), and {calibrated.UNCLEARED_ODDS.value:g} for weights on the
+way. Gradient checkpointing with `use_reentrant=True` needs inputs
 with `requires_grad`: without them, checkpointed layers get no gradients. Set `use_reentrant=False` first.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes to end the backward pass after the last gradient that is used."""
+    """Proposes to end the backward pass after the last gradient that is used, and not to compute gradients that it
+    passes on its way and that are cleared."""
+    yield from _passed(case)
+    yield from _end(case)
+
+
+def _passed(case: Analysis) -> Iterator[Proposal]:
+    found = passed_weights(case)
+    if found is None:
+        return
+    graph, ns = case.graph, found.gpu_ns(case)
+    text = (
+        f"on its way to the weights that it trains, a backward pass computes gradients of {found.tensors:,} others"
+        f" ({found.elements / 1e6:,.1f} M parameters), which are cleared before their own optimizer's step:"
+        f" {duration(ns)} of GPU time {case.unit.a}"
+    )
+    yield Proposal(
+        title=_PASSED_TITLE,
+        evidence=spans(case, text, (found.gone | found.halved) & graph.on_gpu),
+        fix=code("generator_loss.backward(inputs=list(generator.parameters()))")
+        + "  # the weights that this loss trains; or\n"
+        + call("discriminator.requires_grad_", False)
+        + "  # before its call in this loss, and "
+        + call("requires_grad_", True)
+        + " before its own",
+        change=found.without,
+        worst=found.without_the_least,
+        odds=calibrated.UNCLEARED_ODDS.value,
+        item=(_PASSED, "they are cleared before an optimizer uses them"),
+        needs="nothing else in the program reads these gradients",
+        key=PASSED,
+    )
+
+
+def _end(case: Analysis) -> Iterator[Proposal]:
     idle = idle_weights(case)
     if idle is not None:
         if idle.below_nothing:
@@ -143,6 +193,9 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(_BACKWARD, stage="discarded"),
-    synonyms=("detach", "enable_input_require_grads", "discriminator", "gan"),
-    titles=("no_backward_pass_into_a_part_whose_gradients_are_not_used",),
+    synonyms=("detach", "enable_input_require_grads", "discriminator", "gan", "critic", "actor_critic"),
+    titles=(
+        "no_backward_pass_into_a_part_whose_gradients_are_not_used",
+        "no_gradients_for_weights_that_a_loss_does_not_train",
+    ),
 )

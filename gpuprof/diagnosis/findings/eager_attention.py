@@ -13,7 +13,13 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.formulas.attention import Shape, backward_flops, forward_flops
-from gpuprof.diagnosis.detect.attention.kernels_off import WIDEST_HEAD, WIDTH_STEP, calls_to_remove, switched_off
+from gpuprof.diagnosis.detect.attention.kernels_off import (
+    WIDEST_HEAD,
+    WIDTH_STEP,
+    calls_to_remove,
+    differentiated_twice,
+    switched_off,
+)
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
@@ -114,7 +120,7 @@ class Attentions:
 
 def find(case: Analysis) -> Iterator[Proposal]:
     """Proposes a fused kernel instead of one per op."""
-    found = find_attentions(case)
+    found = None if differentiated_twice(case) else find_attentions(case)
     if found is None or case.roofline is None:
         return
     graph, count = case.graph, len(found.stretches)

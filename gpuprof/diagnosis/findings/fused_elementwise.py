@@ -34,6 +34,7 @@ from gpuprof.diagnosis.detect.losses.loss_head import fused_linear_ns, loss_head
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
+from gpuprof.diagnosis.detect.passes import differentiates_gradients
 from gpuprof.diagnosis.result.finding_model import Evidence
 from gpuprof.diagnosis.result.fix import Code, Fix, assigned, call, code, joined
 from gpuprof.diagnosis.sentences import duration, listed
@@ -146,7 +147,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
 
 def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
     """Kernels of a library for a language model."""
-    found = _sequences(case)
+    found = None if differentiates_gradients(case) else _sequences(case)
     if found is None:
         return
     each = pieces(case, found)
@@ -164,7 +165,7 @@ def _liger_kernels(case: Analysis) -> Iterator[Proposal]:
 def _own_kernels(case: Analysis) -> Iterator[Proposal]:
     """torch's own kernels for functions that are written out, which any model may have."""
     written = find_activations(case) if case.roofline is not None else None
-    if written is None:
+    if written is None or (differentiates_gradients(case) and not COMPILED.isdisjoint(written.names)):
         return
     fused, graph = Fused(case, written.found), case.graph
     took = float(graph.duration_ns[fused.gpu].sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import ms, percent, us
 from gpuprof.diagnosis.detect.batches.fetched import ALL_BUT_FEW, Fetching, fetching
 from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
-from gpuprof.diagnosis.detect.batches.sample_work import LEAST_WORK_SHARE, SampleWork, sample_work
+from gpuprof.diagnosis.detect.batches.sample_work import KINDS, LEAST_WORK_SHARE, SampleWork, sample_work
 from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
@@ -26,12 +26,13 @@ from gpuprof.diagnosis.result.fix import Code, Fix, call, code, other_way
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.projection.changes.sample_preparation import PREPARING_SHARE, in_stretches_with, preparing
 from gpuprof.replay.graph import HOST, INPUT, Graph
+from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import SAME_PACE
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.cpu.cpu_compute import computing
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import I64, OP, Mask
-from gpuprof.units import Assumed, Convention, Ratio, Share, Workers
+from gpuprof.units import Assumed, Convention, Ns, Ratio, Share, Workers
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -44,6 +45,8 @@ WORKER_SLOWER: Assumed[Ratio] = 1.25
 """Factor on preparing in a separate process, which has to hand over its results."""
 CROWDED: Assumed[Ratio] = 1.5
 """Threads of an op, per core that the run may use, from which on they are in each other's way."""
+LONGEST_ROW_NS: Assumed[Ns] = 100_000
+"""Longest time for a sample of a data set of the program's own that only takes rows: a picture is read in more."""
 ROWS_SHARE: Assumed[Share] = 0.5
 """Smallest share of taking rows one by one of the time for a batch: wide rows take as long to copy in any way."""
 WORKER_COUNTS: Convention[tuple[Workers, ...]] = (1, 2, 4, 8, 16)
@@ -83,11 +86,13 @@ work takes 30 % or more of it (augmented samples). Samples prepared once: the tr
 prepares batches itself, for at least {percent(LEAST_PREPARING_SHARE)} % of the step. What the CPU computes from the
 model's outputs does not count (see `offload`), nor do tables that it computes at each call (see `rebuilt_constants`).
 Rows taken at once: of the stacks that were sampled while the training process makes a batch, half take rows of a
-`TensorDataset` one by one, and the others stack them. Kept batches: nine in ten of these stacks are in a library's
-collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
-Kinds of work on samples (decompressing, opening files, parsing, deep copies, rows of tables, resampling, spectra, maps
-of labels, warps): the functions in at least {percent(LEAST_WORK_SHARE)} % of these stacks, by their names and files, in
-the training process or in the loader's workers.
+`TensorDataset` one by one, and the others stack them. A data set of the program's own counts, too, if its `__getitem__`
+calls no Python function but those of pandas, or none and takes less than {us(LONGEST_ROW_NS)} µs for a sample; then
+its probability is {calibrated.OWN_ROWS_ODDS.value:g} (assumed). Kept batches: nine in ten of these stacks are in a
+library's collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
+Kinds of work on samples (decompressing, opening files, parsing, deep copies, resampling, spectra, maps of labels,
+warps): the functions in at least {percent(LEAST_WORK_SHARE)} % of these stacks, by their names and files, in the
+training process or in the loader's workers.
 Threads: the recorder notes at least {CROWDED:g} times as many for an op as the run may use cores, and ops that compute
 on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 """,
@@ -204,72 +209,52 @@ def _once(case: Analysis) -> Iterator[Proposal]:
             f"{loader.workers} workers need {duration(loader.batch_ns)} each for a batch,"
             f" {duration(feed.cpu_ns)} of CPU time"
         )
+        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
+        rows = _one_by_one(case, fetching(case, workers=True), loader.batch_ns)
+        if rows is not None:
+            yield _whole_batches(case, evidence, rows, loader.batch_ns, loader)
+            return
         best, usual, worst = (
             replace(loader, batch_ns=loader.batch_ns * left) for left in calibrated.PREPARED_ONCE.rising
         )
         work = sample_work(case)
         if work is not None:
-            ends = [replace(loader, batch_ns=loader.batch_ns * _left(work, level)) for level in range(3)]
+            ends = [replace(loader, batch_ns=loader.batch_ns * work.left(level)) for level in range(3)]
             yield _other_work(case, work, loader=ends[1], loader_ends=(ends[0], ends[2]), change=lambda graph: graph)
-        evidence = (Evidence(text, lines=batch_lines(case.folder)),)
         yield _prepared_once(case, evidence, loader=usual, loader_ends=(best, worst), change=lambda graph: graph)
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PREPARING_SHARE * case.step_ns:
         return
     known = fetching(case) if workers_of(case) == 0 else None
-    if known is not None and known.rows >= ROWS_SHARE and known.rows + known.stacked >= ALL_BUT_FEW:
-        yield _whole_batches(case, nodes, took, known)
+    rows = _one_by_one(case, known, took)
+    if rows is not None:
+        text = (
+            f"the training's own process takes a batch's rows from {rows.source} one by one, and stacks them:"
+            f" {duration(took)} {case.unit.a}, {100 * rows.share:.0f} % of it for taking them"
+        )
+        yield _whole_batches(case, spans(case, text, nodes), rows, took, nodes)
         return
     if known is not None and known.joined >= ALL_BUT_FEW and not _draws(case, nodes):
         yield _kept(case, nodes, took)
         return
     work = sample_work(case) if workers_of(case) == 0 else None
     if work is not None:
-        best, usual, worst = (partial(scaled, nodes=nodes, factor=_left(work, level)) for level in range(3))
+        best, usual, worst = (partial(scaled, nodes=nodes, factor=work.left(level)) for level in range(3))
         yield _other_work(case, work, change=usual, best=best, worst=worst)
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in calibrated.PREPARED_ONCE.rising)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
 
 
-_WAYS: dict[str, tuple[str, str, str]] = {
-    "compressed": ("samples stored without compression", "decompressing samples",
-                   'volume = np.load(path, mmap_mode="r")  # np.save once; a memory-mapped file reads what is used'),
-    "opened": ("files kept open", "opening a file for each sample",
-               "if self.file is None: self.file = open_file(self.path)  # in __getitem__: once in each worker"),
-    "parsed": ("annotations parsed once", "parsing text for each sample",
-               "self.annotations = parse(path)  # in __init__, as arrays of numbers"),
-    "copied": ("samples without deep copies", "copying samples deeply",
-               "sample = dict(self.samples[index])  # copy only what is changed"),
-    "tables": ("arrays in place of a table", "taking rows of a table",
-               "self.values = table.to_numpy()  # in __init__; then self.values[index]"),
-    "resampled": ("audio stored at its final rate", "resampling audio",
-                  "resample(waveform, rate, 16_000)  # every file once, before the training"),
-    "spectra": ("spectra of a batch on the GPU", "computing spectra",
-                'spectra = MelSpectrogram(...).to("cuda")(waveforms)  # in the step; or once, before the training'),
-    "maps": ("maps of labels computed once", "computing maps from labels",
-             "distances = np.load(path)  # distance_transform_edt once for each label, before the training"),
-    "warped": ("samples warped on the GPU", "warping samples",
-               'grid = affine_grid(theta, batch.shape).to("cuda")  # and a coarse, upsampled field of offsets\n'
-               "batch = grid_sample(batch, grid)  # the whole batch at once, in the step"),
-}  # fmt: skip
-"""Kind of work → title of the fix, what it is, and how it is avoided."""
-
-
-def _left(work: SampleWork, level: int) -> float:
-    """What is left of the time for a batch without most of a kind of work; level: 0 at best."""
-    return 1.0 - work.share * (1.0 - calibrated.SAMPLE_WORK_LEFT.rising[level])
-
-
 def _other_work(case: Analysis, work: SampleWork, **how: Any) -> Proposal:
     """Proposes to do a kind of work on samples elsewhere, or once."""
-    title, what, way = _WAYS[work.kind]
-    text = f"{what} takes {100 * work.share:.0f} % of the time for a batch ({work.function})"
+    kind = KINDS[work.kind]
+    text = f"{kind.work} takes {100 * work.share:.0f} % of the time for a batch ({work.function})"
     return Proposal(
-        title=title,
+        title=kind.title,
         evidence=(Evidence(text, lines=work.lines),),
-        fix=code(way),
+        fix=code(kind.fix),
         needs="what it does is not random for each sample, or the GPU can do it",
         odds=calibrated.ONCE_ODDS.value,
         key=work.kind,
@@ -277,32 +262,83 @@ def _other_work(case: Analysis, work: SampleWork, **how: Any) -> Proposal:
     )
 
 
-def _whole_batches(case: Analysis, nodes: Mask, took: float, known: Fetching) -> Proposal:
-    """Proposes one index per tensor and batch instead of one per row. took: ns per step of `nodes`, which make batches
-    of rows."""
-    stacked = known.stacked / (known.rows + known.stacked)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How the rows of a batch are taken one by one."""
+
+    source: str
+    share: float
+    """Of the time for a batch."""
+    stacked: float
+    """Share of stacking them of both."""
+    is_own: bool
+    """Whether a data set of the program's own takes them."""
+
+
+def _one_by_one(case: Analysis, known: Fetching | None, batch_ns: float) -> _Rows | None:
+    """How rows are taken one by one, if making a batch is little else. A data set of the program's own that calls no
+    Python function may read a picture in C: a row takes less time than that."""
+    if known is None:
+        return None
+    samples = int(_loader_facts(case).get("batch_size") or 0)
+    own = known.of_own if samples and batch_ns * known.of_own <= LONGEST_ROW_NS * samples else 0.0
+    share = known.rows + known.of_tables + own
+    if share < ROWS_SHARE or share + known.stacked < ALL_BUT_FEW:
+        return None
+    source = "the TensorDataset" if known.rows >= max(known.of_tables, own) else "the data set"
+    if known.of_tables >= max(known.rows, own):
+        source = "a table of pandas"
+    return _Rows(source, share, known.stacked / (share + known.stacked), known.rows < 0.5 * share)
+
+
+def _whole_batches(
+    case: Analysis, evidence: tuple[Evidence, ...], rows: _Rows, took: float, where: Mask | Loader
+) -> Proposal:
+    """Proposes one index per tensor and batch instead of one per row. took: ns that a batch of rows takes; where: the
+    nodes that make it, or the loader whose workers do."""
     best, usual, worst = (
-        partial(scaled, nodes=nodes, factor=min(stacked * copied + fetch / took, 1.0))
+        min(rows.stacked * copied + fetch / took, 1.0)
         for copied, fetch in zip(calibrated.WHOLE_BATCH.rising, calibrated.FETCH_NS.rising, strict=True)
     )
-    text = (
-        f"the training's own process takes a batch's rows from the TensorDataset one by one, and stacks them:"
-        f" {duration(took)} {case.unit.a}, {100 * known.rows:.0f} % of it for taking them"
-    )
+    if isinstance(where, Loader):
+        each = [replace(where, batch_ns=took * left) for left in (best, usual, worst)]
+        how: dict[str, Any] = {"loader": each[1], "loader_ends": (each[0], each[2]), "change": lambda graph: graph}
+    else:
+        changes = [partial(scaled, nodes=where, factor=left) for left in (best, usual, worst)]
+        how = {"best": changes[0], "change": changes[1], "worst": changes[2], "lumps": left_without_batches(case)}
     return Proposal(
         title="rows of a batch taken at once",
-        evidence=spans(case, text, nodes),
-        fix=code(f"rows = BatchSampler({_sampler(case)}, batch_size, drop_last={_drops_last(case)})")
+        evidence=evidence,
+        fix=_own_rows() if rows.is_own else _tensor_rows(case),
+        odds=calibrated.OWN_ROWS_ODDS.value if rows.is_own else 1.0,
+        needs="taking a sample has no random step" if rows.is_own else "",
+        key="whole_batches",
+        **how,
+    )
+
+
+def _own_rows() -> Fix:
+    """For a data set of the program's own: torch's fetcher asks for all rows of a batch where it can."""
+    return (
+        code("self.x, self.y = torch.as_tensor(frame[columns].values), torch.as_tensor(frame[target].values)")
+        + "  # once, in __init__\n"
+        + code("def __getitems__(self, rows): return self.x[rows], self.y[rows]")
+        + "  # in place of one __getitem__ for each row\n"
+        + call("DataLoader", Code("dataset"), batch_size=..., collate_fn=Code("lambda batch: batch"))
+        + "\nor, if the table fits on the GPU: "
+        + code("for rows in torch.randperm(len(x), device='cuda').split(batch_size): batch = x[rows]").otherwise()
+    )
+
+
+def _tensor_rows(case: Analysis) -> Fix:
+    """For torch's own data set of tensors."""
+    return (
+        code(f"rows = BatchSampler({_sampler(case)}, batch_size, drop_last={_drops_last(case)})")
         + "  # of torch.utils.data\n"
         + call("DataLoader", Code("dataset"), sampler=Code("rows"), batch_size=None, pin_memory=True)
         + "\nor, if the table fits on the GPU: "
         + code("batch = [tensor[rows] for tensor in tensors]").otherwise()
-        + "  # all on the GPU",
-        change=usual,
-        best=best,
-        worst=worst,
-        lumps=left_without_batches(case),
-        key="whole_batches",
+        + "  # all on the GPU"
     )
 
 
@@ -444,6 +480,6 @@ FINDING = Declaration(
         "samples_prepared_once",
         "rows_of_a_batch_taken_at_once",
         "joined_batches_kept",
-        *(title.replace(" ", "_").lower() for title, _, _ in _WAYS.values()),
+        *(kind.title.replace(" ", "_").lower() for kind in KINDS.values()),
     ),
 )

@@ -13,7 +13,6 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.repeated.cleared_weights import FEWEST_CLEARED, cleared_weights
 from gpuprof.diagnosis.detect.repeated.idle_weights import WEIGHTS_SHARE, IdleWeights, idle_weights
 from gpuprof.diagnosis.result.fix import call, code
 from gpuprof.diagnosis.sentences import duration
@@ -29,7 +28,6 @@ LEAST_IDLE_SHARE: Assumed[Share] = 0.2
 """Smallest share of the parameters with gradients for a proposal: a pooler that no loss uses has less."""
 _WHAT = "gradients of weights that no optimizer has"
 _TITLE = "no gradients for weights that are not trained"
-_CLEARED = "gradients of weights that are cleared before an optimizer uses them"
 
 PAGE = Page(
     id="idle_gradients",
@@ -41,12 +39,8 @@ A new head or an adapter is trained, only its parameters are given to the optimi
 by a pretrained model. `eval()` does not freeze it. Then autograd computes the gradients of all weights in each step,
 and keeps all activations for them, although nothing reads the result. Below the first trained layer the whole backward
 pass is wasted, and so is one that ends in a layer whose input needs no gradient, such as that of the loss's target.
-
-A generator's loss goes through the discriminator, and an actor's through the critic. Their weights have
-`requires_grad=True`, as they are trained by another loss, so this pass computes gradients of them as well, which are
-cleared before their own. Only the gradients of what goes through them are needed.
 """,
-    detected=f"""
+    detected="""
 The recorder compares the model's parameters with those of all optimizers that have stepped: those with a gradient
 that are in none of them must be at least a fifth of all with one. Not detected for sharded or flattened weights,
 whose optimizers hold other tensors.
@@ -56,11 +50,6 @@ The trace shows it, too, and for models that are not the trained one: where each
 to gradients of earlier steps, which nothing clears. Half of them must come before the new ones or have other shapes, or
 the recorder must have counted this number: else they may be added to gradients of the same step. An op computes such a
 gradient if the next weight of its shape that gets a gradient is one of them.
-
-Cleared gradients, in steps of several backward passes: at least {FEWEST_CLEARED} gradients that a pass makes before
-others are of shapes that no optimizer updates before the next pass makes all of these again, by the recorded shapes.
-Or, where the tensors of an optimizer do not show: a pass adds to just those gradients that the pass before has made,
-and makes new ones; an optimizer steps after each of the two passes; then all that were added to are made again.
 """,
     gain=f"""
 The share of the backward pass for layers below the first trained one is removed (by parameters, in the model's order),
@@ -88,10 +77,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if traced is not None:
         if not traced.below_nothing:
             yield _of_ops(case, traced)
-        return
-    cleared = cleared_weights(case)
-    if cleared is not None:
-        yield _of_another(case, cleared)
         return
     optimizer = (case.run.optimizer or {}) if case.run else {}
     idle, below, used = (float(optimizer.get(name) or 0) for name in ("idle_gradients", "idle_below", "parameters"))
@@ -127,8 +112,7 @@ def _of_ops(case: Analysis, found: IdleWeights) -> Proposal:
     """The proposal where the trace shows which ops compute these gradients."""
     graph = case.graph
     gone, halved = found.gone & graph.on_gpu, found.halved & graph.on_gpu
-    ns = case.per_step(float(graph.duration_ns[gone].sum() + WEIGHTS_SHARE * graph.duration_ns[halved].sum()))
-    names = found.names
+    ns, names = found.gpu_ns(case), found.names
     text = (
         f"backward passes compute gradients of {found.tensors:,} weights ({found.elements / 1e6:,.1f} M parameters)"
         f"{f' of {names}' if names else ''} that the optimizer does not have: {duration(ns)} of GPU time"
@@ -149,31 +133,6 @@ def _of_ops(case: Analysis, found: IdleWeights) -> Proposal:
     )
 
 
-def _of_another(case: Analysis, found: IdleWeights) -> Proposal:
-    """The proposal for weights that another loss trains."""
-    graph = case.graph
-    gone, halved = found.gone & graph.on_gpu, found.halved & graph.on_gpu
-    ns = case.per_step(float(graph.duration_ns[gone].sum() + WEIGHTS_SHARE * graph.duration_ns[halved].sum()))
-    text = (
-        f"a backward pass computes gradients of {found.tensors:,} weights ({found.elements / 1e6:,.1f} M parameters)"
-        f" that are cleared before an optimizer uses them: {duration(ns)} of GPU time {case.unit.a}"
-    )
-    return Proposal(
-        title="no gradients for weights that another loss trains",
-        evidence=spans(case, text, gone | halved),
-        fix=call("discriminator.requires_grad_", False)
-        + "  # before the generator's loss is computed, or the critic before the actor's;\n"
-        + call("discriminator.requires_grad_", True)
-        + "  # again before its own loss",
-        change=found.without,
-        worst=found.without_the_least,
-        odds=calibrated.UNUSED_ODDS.value,
-        item=(_CLEARED, "the weights have requires_grad in the pass of a loss that does not train them"),
-        needs="nothing else in the program reads these gradients",
-        key="cleared",
-    )
-
-
 def backward_nodes(case: Analysis) -> Mask:
     """The backward pass's work on GPU and CPU."""
     graph = case.graph
@@ -188,9 +147,6 @@ FINDING = Declaration(
     page=PAGE,
     find=find,
     ledger=LedgerItem(_WHAT, "the weights have requires_grad", "discarded"),
-    synonyms=("freeze", "frozen_weights", "trainable_parameters", "loss_network", "actor_critic"),
-    titles=(
-        "no_gradients_for_weights_that_are_not_trained",
-        "no_gradients_for_weights_that_another_loss_trains",
-    ),
+    synonyms=("freeze", "frozen_weights", "trainable_parameters", "loss_network"),
+    titles=("no_gradients_for_weights_that_are_not_trained",),
 )

@@ -12,13 +12,16 @@ import numpy as np
 
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import loops as calibrated
-from gpuprof.calibration.quoted import percent
+from gpuprof.calibration.quoted import ms, percent, us
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_walk
+from gpuprof.diagnosis.detect.gpu.rows_on_cpu import computed_on_cpu
 from gpuprof.diagnosis.detect.loops.carried_loops import carried
+from gpuprof.diagnosis.detect.loops.loops_over_rows import FEWEST_ROUNDS as FEWEST_ROWS
+from gpuprof.diagnosis.detect.loops.loops_over_rows import MOST_ELEMENTS, loops_over_rows
 from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, LOOKUPS, find_repeated_blocks
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_ROUNDS as FEWEST_BLOCKS
@@ -77,9 +80,13 @@ the next one through Python only. The rounds between two long pauses (at least 4
 rounds) are counted: their rows are known at once. Not in inference.
 
 Also a long sequence of at least {FEWEST_NAMES} different ops that the forward pass runs at least
-{FEWEST_BLOCKS} times in a row, without an op that has weights, with a backward pass, if it takes
-{percent(LEAST_BLOCKS_SHARE)} % of the step: a loss with its matching or targets, for the output of each layer, scale or
-head. Where it looks up a table or a grid (`embedding`, `grid_sample`), it is a lookup for each level of an encoding.
+{FEWEST_BLOCKS} times in a row, one of which sums something up, without an op that has weights, with a backward pass, if
+it takes {percent(LEAST_BLOCKS_SHARE)} % of the step: a loss with its matching or targets, for the output of each layer,
+scale or head. Where it looks up a table or a grid (`embedding`, `grid_sample`), it is a lookup for each level of an
+encoding.
+
+Loops over rows of tensors without gradients, at least {FEWEST_ROWS} rounds with tensors of at most {MOST_ELEMENTS:,}
+elements in each, can also be computed on the CPU: advantages and returns, from the last moment to the first.
 """,
     gain=f"""
 Launches and Python code of a loop become those of {calibrated.ROUNDS_LEFT.value:g} rounds
@@ -91,16 +98,21 @@ first of them runs. A model that is called for each row is called once for the r
 Python between the calls stays; where no number of rows stands out and results are read,
 {percent(calibrated.CALLS_LEFT.value)} % of the calls are left ({percent(calibrated.CALLS_LEFT.low)} % to all). All
 these numbers but the 1 µs are assumed. A loss for several outputs becomes one over all, by the same rule, or is left
-for one of them, with its part of all times; at best that one lies outside of what repeats.
+for one of them, with its part of all times; at best that one lies outside of what repeats. On the CPU, each kernel
+becomes an op of {us(calibrated.ROW_OP_NS.value)} µs ({us(calibrated.ROW_OP_NS.low)} to {us(calibrated.ROW_OP_NS.high)})
+on a small array, and {ms(calibrated.ROW_COPIES_NS.value)} ms ({ms(calibrated.ROW_COPIES_NS.low)} to
+{ms(calibrated.ROW_COPIES_NS.high)}) are for copies (assumed).
 """,
     wrong=f"""
 Where a round needs the result of the one before, the loop cannot be written in this way: the recording shows ops
 without their tensors, so the probability is {percent(calibrated.INDEPENDENT.value)} %;
-{percent(calibrated.SEPARATE.value)} % for norms and copies of many tensors. Of calls for rows that the CPU copies it is
-{percent(calibrated.AT_ONCE.value)} %, or {percent(calibrated.AT_ONCE.low)} % where results are read and no number of
-rows stands out. Rounds of very different sizes need padding or segments. Losses of several outputs:
-{percent(calibrated.ONE_LOSS.value)} % for one over all of them, {percent(calibrated.LAST_LOSS.value)} % that the last
-one's alone is enough, which changes the training: detectors and segmenters are trained with all of them for a reason.
+{percent(calibrated.SEPARATE.value)} % for norms and copies of many tensors, and
+{percent(calibrated.INDEPENDENT.low)} % for rows without gradients, which are often a recurrence. Of calls for rows that
+the CPU copies it is {percent(calibrated.AT_ONCE.value)} %, or {percent(calibrated.AT_ONCE.low)} % where results are
+read and no number of rows stands out. Rounds of very different sizes need padding or segments. Losses of several
+outputs: {percent(calibrated.ONE_LOSS.value)} % for one over all of them, {percent(calibrated.LAST_LOSS.value)} % that
+the last one's alone is enough, which changes the training: detectors and segmenters are trained with all of them for a
+reason.
 """,
 )
 
@@ -241,6 +253,9 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     host_ns = case.per_step(float(found.took.sum()))
     if host_ns < LEAST_LOOP_SHARE * case.step_ns:
         return
+    over_rows = loops_over_rows(case, loops)
+    if over_rows.any():
+        yield from _on_cpu(case, some_of(loops, over_rows))
     names = ops_of(case, loops, found.largest)
     waits = case.per_step(float((found.inside & graph.waits).sum()))
     text = (
@@ -250,6 +265,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
         + (f"; the CPU waits for the GPU {waits:,.0f} times in it" if waits >= 1 else "")
     )
     separate = all(SEPARATE.match(name) for name in names)
+    odds = calibrated.SEPARATE if separate else calibrated.INDEPENDENT
     best, usual, worst = found.changes
     yield Proposal(
         title="one op over all rounds of a Python loop",
@@ -258,8 +274,34 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
         change=usual,
         best=best,
         worst=worst,
-        odds=(calibrated.SEPARATE if separate else calibrated.INDEPENDENT).value,
+        odds=calibrated.INDEPENDENT.low if over_rows.all() else odds.value,
         needs="" if separate else "no round of the loop needs the result of the one before",
+    )
+
+
+def _on_cpu(case: Analysis, loops: SmallLoops) -> Iterator[Proposal]:
+    """Proposes to compute loops over the rows of small tensors on the CPU, whether a round needs the one before or
+    not."""
+    graph = case.graph
+    inside = nodes_in(graph, loops.stretches) >= 0
+    kernels = case.per_step(float((inside & graph.on_gpu).sum()))
+    best, usual, worst = computed_on_cpu(case, loops)
+    text = (
+        f"{int(loops.rounds.max())} rounds over rows of small tensors, without gradients: {kernels:,.0f} kernels"
+        f" {case.unit.a} for what the CPU could compute itself"
+    )
+    yield Proposal(
+        title="a loop over rows on the CPU",
+        evidence=spans(case, text, inside),
+        fix=code("rewards, values = rewards.cpu().numpy(), values.cpu().numpy()")
+        + "  # once, before the loop; its result goes back in one copy"
+        + "\n# or one compiled function, if the data should stay on the GPU",
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=calibrated.SEPARATE.value,
+        needs="the GPU has computed the rows before the loop begins, and nothing reads its results in between",
+        key="rows",
     )
 
 
@@ -381,6 +423,8 @@ FINDING = Declaration(
         "hungarian_matcher",
         "hash_grid",
         "multi_resolution_encoding",
+        "gae",
+        "advantages",
     ),
     titles=(
         "one_op_over_all_rounds_of_a_python_loop",
@@ -388,5 +432,6 @@ FINDING = Declaration(
         "one_loss_over_all_outputs",
         "one_lookup_for_all_levels",
         "the_loss_of_the_last_output_alone",
+        "a_loop_over_rows_on_the_cpu",
     ),
 )

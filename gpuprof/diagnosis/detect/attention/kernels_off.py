@@ -40,11 +40,16 @@ SECOND_DERIVATIVE = "SoftmaxBackwardDataBackward"
 """Part of the name of autograd's node for the second derivative of a softmax: fused kernels have none."""
 
 
+def differentiated_twice(case: Analysis) -> bool:
+    """Whether the program needs second derivatives of attention."""
+    return bool(case.ops_named(lambda name: SECOND_DERIVATIVE in name).any())
+
+
 def switched_off(case: Analysis, ahead: Mask) -> list[tuple[int, Shape, int]]:
     """(row of the op, shape, bytes per element) of the attentions among these ops that a fused kernel would take, in
     the order of their rows; empty if the program needs second derivatives of attention."""
     rows = np.flatnonzero(case.ops_named(MATH.__eq__) & ahead & (case.trace.ops.kind == OP))
-    if not len(rows) or case.ops_named(lambda name: SECOND_DERIVATIVE in name).any():
+    if not len(rows) or differentiated_twice(case):
         return []
     trace, ops = case.trace, case.trace.ops
     bf16 = case.roofline is not None and "bf16" in case.roofline.ceilings.flops

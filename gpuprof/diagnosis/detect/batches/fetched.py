@@ -1,8 +1,9 @@
-"""What the training process does while it makes a batch itself, from sampled stacks: it takes rows of tensors one by
-one, or it joins samples that are ready."""
+"""What a process does while it makes a batch, from sampled stacks: it takes rows of tensors or tables one by one, or it
+joins samples that are ready."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ _DATASETS, _COLLATE = "torch/utils/data/dataset.py", "torch/utils/data/_utils/co
 _ROWS = "TensorDataset.__getitem__"
 _GETS = ("__getitem__", "__getitems__", "__next__")
 """Methods with which a data set gives samples."""
+_ONE = "__getitem__"
+_COMPREHENSION = re.compile(r"\.<locals>\.<(genexpr|\w+comp)>")
+_TABLES = "pandas/core/"
+"""Folder of the code that reads from a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,29 @@ class Fetching:
     """Torch's own collate function stacks them."""
     joined: float
     """A library's collate function joins samples, and reads or tokenises nothing."""
+    of_tables: float = 0.0
+    """A data set of the program's own reads them from a table (pandas), one at a time."""
+    of_own: float = 0.0
+    """A data set of the program's own gives them without a call of any Python function: it indexes or converts, or
+    calls a library's C code."""
 
 
-def fetching(case: Analysis) -> Fetching | None:
-    """What making a batch consists of; None if too few samples say so."""
+def fetching(case: Analysis, workers: bool = False) -> Fetching | None:
+    """What making a batch consists of, in the training process or in workers; None if too few samples say so."""
     samples = None if case.folder is None else read_samples(Path(case.folder.path), case.folder.rank)
-    return None if samples is None else shares(StackColumns(samples))
+    return None if samples is None else shares(StackColumns(samples), workers)
 
 
-def shares(stacks: StackColumns) -> Fetching | None:
+def shares(stacks: StackColumns, workers: bool = False) -> Fetching | None:
     """The same of sampled stacks."""
-    known = [_what(stacks.functions, path) for path in map(stacks.below_fetcher, stacks.of_sample) if path]
+    paths = stacks.of_worker_sample if workers else map(stacks.below_fetcher, stacks.of_sample)
+    known = [_what(stacks.functions, path) for path in paths if path]
     if len(known) < FEWEST_FETCHING:
         return None
-    rows, stacked, joined = (known.count(what) / len(known) for what in ("rows", "stacked", "joined"))
-    return Fetching(rows, stacked, joined + stacked)
+    rows, stacked, joined, tables, own = (
+        known.count(what) / len(known) for what in ("rows", "stacked", "joined", "tables", "own")
+    )
+    return Fetching(rows, stacked, joined + stacked, tables, own)
 
 
 def _what(functions: Sequence[Function], path: Sequence[SampledFrame]) -> str:
@@ -63,6 +76,9 @@ def _what(functions: Sequence[Function], path: Sequence[SampledFrame]) -> str:
     first = of_subsets[0]
     if first.file == _DATASETS and first.name == _ROWS:
         return "rows"
+    if first.kind == "own" and first.name.rpartition(".")[2] == _ONE:
+        deeper = [one for one in of_subsets[1:] if not _COMPREHENSION.fullmatch(one.name.removeprefix(first.name))]
+        return "own" if not deeper else "tables" if all(one.file.startswith(_TABLES) for one in deeper) else ""
     if first.name.rpartition(".")[2] in _GETS or any(_prepares(one) for one in below):
         return ""
     return "stacked" if first.file == _COLLATE else "joined"

@@ -8,8 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.detect.batches.fetched import FEWEST_FETCHING
 from gpuprof.diagnosis.detect.cpu.own_lines import innermost, largest
 from gpuprof.diagnosis.sampled.host_calls import SampledFrame, StackColumns
@@ -21,20 +22,73 @@ if TYPE_CHECKING:
 
 LEAST_WORK_SHARE: Assumed[Share] = 0.2
 """Smallest share of the time for a batch of a kind of work that is named."""
+
+
+class Kind(NamedTuple):
+    """A kind of work on samples."""
+
+    shows: str
+    """What the file and the name of one of its functions match."""
+    work: str
+    title: str
+    """Of the fix."""
+    fix: str
+
+
 KINDS = {
-    "compressed": r"(^|/)(gzip|zipfile|bz2|lzma)\.py |NpzFile|decompress",
-    "opened": r" (File|Group|Database)\.__init__$",
-    "parsed": r"(^|/)(json|csv|yaml|xml|configparser)[./]|ElementTree|read_(csv|json|excel)",
-    "copied": r"(^|/)copy\.py .*deepcopy",
-    "tables": r"(^|/)pandas/",
-    "resampled": r"resampl",
-    "spectra": r"spectrogram|spectrum|\bmel\b|log_?mel|\bi?stft\b|fbank|mfcc|filter_?bank",
-    "maps": r"distance_transform|morpholog|connected_components|find_contours|\blabel$",
-    "warped": r"ndimage/|map_coordinates|affine|elastic|\bwarp|\bzoom|rotat",
+    "compressed": Kind(
+        r"(^|/)(gzip|zipfile|bz2|lzma)\.py |NpzFile|decompress",
+        "decompressing samples",
+        "samples stored without compression",
+        'volume = np.load(path, mmap_mode="r")  # np.save once; a memory-mapped file reads what is used',
+    ),
+    # A file of many samples, not one for each sample, as pictures are.
+    "opened": Kind(
+        r" (File|Group|Database)\.__init__$",
+        "opening a file for each sample",
+        "files kept open",
+        "if self.file is None: self.file = open_file(self.path)  # in __getitem__: once in each worker",
+    ),
+    "parsed": Kind(
+        r"(^|/)(json|csv|yaml|xml|configparser)[./]|ElementTree|read_(csv|json|excel)",
+        "parsing text for each sample",
+        "annotations parsed once",
+        "self.annotations = parse(path)  # in __init__, as arrays of numbers",
+    ),
+    "copied": Kind(
+        r"(^|/)copy\.py .*deepcopy",
+        "copying samples deeply",
+        "samples without deep copies",
+        "sample = dict(self.samples[index])  # copy only what is changed",
+    ),
+    "resampled": Kind(
+        r"resampl",
+        "resampling audio",
+        "audio stored at its final rate",
+        "resample(waveform, rate, 16_000)  # every file once, before the training",
+    ),
+    "spectra": Kind(
+        r"spectrogram|spectrum|\bmel\b|log_?mel|\bi?stft\b|fbank|mfcc|filter_?bank",
+        "computing spectra",
+        "spectra of a batch on the GPU",
+        'spectra = MelSpectrogram(...).to("cuda")(waveforms)  # in the step; or once, before the training',
+    ),
+    "maps": Kind(
+        r"distance_transform|morpholog|connected_components|find_contours|\blabel$",
+        "computing maps from labels",
+        "maps of labels computed once",
+        "distances = np.load(path)  # distance_transform_edt once for each label, before the training",
+    ),
+    "warped": Kind(
+        r"ndimage/|map_coordinates|affine|elastic|\bwarp|\bzoom|rotat",
+        "warping samples",
+        "samples warped on the GPU",
+        'grid = affine_grid(theta, batch.shape).to("cuda")  # and a coarse, upsampled field of offsets\n'
+        "batch = grid_sample(batch, grid)  # the whole batch at once, in the step",
+    ),
 }
-"""Kind of work → what the file and the name of one of its functions match. Opened: a file of many samples, not one of
-each sample, as pictures are."""
-_PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
+"""By name; the first that a function shows counts."""
+_PATTERNS = {name: re.compile(kind.shows, re.IGNORECASE) for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +102,10 @@ class SampleWork:
     """The function that most of its samples have, and that shows the kind."""
     lines: tuple[str, ...]
     """Lines of the user's code that do it."""
+
+    def left(self, level: int) -> float:
+        """What is left of the time for a batch without most of it; level: 0 at best."""
+        return 1.0 - self.share * (1.0 - calibrated.SAMPLE_WORK_LEFT.rising[level])
 
 
 def sample_work(case: Analysis) -> SampleWork | None:

@@ -13,11 +13,14 @@ from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.detect.compiled.opaque_functions import opaque_nodes
 from gpuprof.diagnosis.detect.compiled_code import COMPILED_SHARE, FUSABLE, compiled_ranges, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
-from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.loops.loops_over_rows import loops_over_rows
+from gpuprof.diagnosis.detect.loops.small_op_loops import find_small_loops
+from gpuprof.diagnosis.detect.passes import differentiates_gradients, shapes_in
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.quarantine import COMPILES_ITSELF, READS_MASK
 from gpuprof.projection.changes.batch import ACCUMULATE
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
+from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import Removing
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -84,6 +87,7 @@ class Passes:
 
 
 TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
+TWICE = "the program differentiates gradients (create_graph=True), and compiled code has no second derivatives"
 EAGER = "torch.nn's Transformer reads its mask's values and stays eager; pass is_causal (tgt_is_causal) first"
 
 
@@ -128,7 +132,7 @@ def waits_too_often(case: Analysis) -> bool:
 def whole_passes(case: Analysis) -> Passes | None:
     """The work that would be compiled if no wait split it; None if it already is, or if nothing could be fused."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
-    if case.stack.kind in COMPILES_ITSELF:
+    if case.stack.kind in COMPILES_ITSELF or differentiates_gradients(case):
         return None
     if compiled_share(case.timeline) >= COMPILED_SHARE or is_before_2(case):
         return None
@@ -350,7 +354,7 @@ def within_passes(case: Analysis) -> tuple[Mask, I64]:
     """(nodes of the model's forward and backward passes, first CPU node of each pass).
 
     A forward pass begins with its first embedding or matmul: earlier work prepares the batch, or belongs to the
-    previous step."""
+    previous step. Loops over rows of tensors without gradients (advantages of a rollout) are the program's own."""
     graph, low = case.graph, case.timeline.window[0]
     backward = case.timeline.host.backward
     begin, end = (x.astype(np.float64) - low for x in (backward.start, backward.end))
@@ -368,6 +372,9 @@ def within_passes(case: Analysis) -> tuple[Mask, I64]:
     )
     moment = np.where(source >= 0, graph.recorded_start_ns[source], graph.recorded_start_ns)
     within |= forward & (moment >= since[np.searchsorted(end, moment, side="right")])
+    loops = find_small_loops(case)
+    if loops is not None:
+        within &= nodes_in(graph, loops.stretches.some(loops_over_rows(case, loops))) < 0
     found = []
     for phase, moments in ((FORWARD, since[np.isfinite(since)]), (BACKWARD, begin)):
         rows = np.flatnonzero(host & within & (graph.phase == phase))

@@ -5,6 +5,7 @@ Loops of many short rounds are in small_op_loops.py."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ FEWEST_NAMES: Assumed[Ops] = 8
 """Fewest different ops of a block: a loss is not a list of casts."""
 FEWEST_ROUNDS: Assumed[Rounds] = 3
 """Fewest blocks in a row: two are the two sides of a pair."""
+SUMS_UP = re.compile(r"^aten::(sum|mean|\w*norm|dot|kl_div|binary_cross_entropy\w*|\w*_loss\w*)$")
+"""Ops of a loss. What has none of them is no loss: layers without weights, each of which needs the one before, as where
+a recommender propagates over its graph."""
 MOST_ROUNDS: Assumed[Rounds] = 64
 MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
@@ -49,7 +53,11 @@ def _find(case: Analysis) -> SmallLoops | None:
     layers = case.ops_named(lambda name: name in large or name in FILES or not name.startswith("aten::"))[rows]
     layers |= case.timeline.host.op[rows] != FORWARD
     layers |= np.diff(ops.thread[rows], prepend=-1) != 0
-    found = sorted(blocks_in(names, layers))
+    # What follows a backward pass belongs to another loss: a step without weights would be a block itself.
+    passes = np.searchsorted(np.sort(case.timeline.host.backward.start), ops.start_ns[rows])
+    layers |= np.diff(passes, prepend=-1) != 0
+    sums = case.ops_named(SUMS_UP.search)[rows]
+    found = sorted(one for one in blocks_in(names, layers) if sums[one[0] : one[0] + one[1]].any())
     if not found:
         return None
     first, period, rounds = np.array(found, np.int64).T

@@ -100,6 +100,7 @@ def _find(case: Analysis) -> SmallLoops | None:
     views = case.ops_named(lambda name: name in VIEWS)[rows]
     works = _launch(case, between(first, last))
     works |= ~np.array([views[a : b + 1].all() for a, b in zip(found.first, found.last, strict=True)], bool)
+    works &= ~_around_passes(case, between(first, last), found.rounds)
     found, first, last = found.some(works), first[works], last[works]
     stretches, again = between(first, last), between(found.again_first, found.again_begin)
     thread, start, end = stretches.thread, stretches.start_ns, stretches.end_ns
@@ -127,6 +128,13 @@ def _launch(case: Analysis, stretches: Stretches) -> Mask:
     """Whether each loop launches work on a GPU."""
     inside = nodes_in(case.graph, stretches)
     return np.bincount(inside[case.graph.on_gpu & (inside >= 0)], minlength=len(stretches)) > 0
+
+
+def _around_passes(case: Analysis, stretches: Stretches, rounds: I64) -> Mask:
+    """Whether most rounds of each loop call a backward pass, whose ops are not among the loop's."""
+    begun = np.sort(case.timeline.host.backward.start)
+    passes = np.searchsorted(begun, stretches.end_ns) - np.searchsorted(begun, stretches.start_ns)
+    return 2 * passes > rounds
 
 
 def own_ops(case: Analysis) -> tuple[I64, I64]:

@@ -12,9 +12,8 @@ from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.repeated.gradient_sums import BackwardPass, Shape, backward_passes
 from gpuprof.diagnosis.detect.repeated.stale_gradients import (
     UNMATCHED_SHAPES_SHARE,
-    Updates,
+    optimizer_updates,
     stale_gradients,
-    updates_of,
 )
 from gpuprof.replay.stretches import Stretches
 from gpuprof.units import Assumed, Ops
@@ -45,10 +44,10 @@ def find_discarded(case: Analysis) -> Discarded | None:
     """What a backward pass computes after the last gradient that an optimizer uses, where the gradients made there are
     cleared before the next step of an optimizer that updates weights of their shapes. None where there is nothing."""
     passes = backward_passes(case)
-    updates = updates_of(case) if passes else []
+    updates = optimizer_updates(case) if passes else []
     if not updates:
         return None
-    inputs, trained = embedded(case), _trained(case, len(updates))
+    inputs, trained = _embedded(case), _trained(case, len(updates))
     known = all(None not in one.shapes for one in passes)
     starts, ends, threads, count = [], [], [], 0
     ops, stale = case.trace.ops, stale_gradients(case)
@@ -72,7 +71,7 @@ def find_discarded(case: Analysis) -> Discarded | None:
 
 
 def _end_of_use(
-    case: Analysis, passes: list[BackwardPass], at: int, updates: Updates,
+    case: Analysis, passes: list[BackwardPass], at: int, updates: list[tuple[int, Counter[Shape]]],
     inputs: frozenset[Shape],
 ) -> int | None:  # fmt: skip
     """Position in a pass of the last sum into a gradient that may be used; None if what follows is too little to
@@ -82,7 +81,7 @@ def _end_of_use(
     made = [shape for shape in one.shapes if shape is not None]
     count = Counter(made)
     updated = {
-        shape: 0 if shape in inputs else count_updated(case, passes, at, shape, count[shape], updates, begun)
+        shape: 0 if shape in inputs else _updated(case, passes, at, shape, count[shape], updates, begun)
         for shape in count
     }
     used = [place for place, shape in zip(one.sums.tolist(), made, strict=True) if updated[shape] >= count[shape]]
@@ -128,9 +127,9 @@ def _end_of_trained(one: BackwardPass, trained: int) -> int | None:
     return int(one.sums[trained - 1]) if way >= FEWEST_NODES and way > steps[: trained - 1].max() else None
 
 
-def count_updated(
+def _updated(
     case: Analysis, passes: list[BackwardPass], at: int, shape: Shape, count: int,
-    updates: Updates, begun: int,
+    updates: list[tuple[int, Counter[Shape]]], begun: int,
 ) -> int:  # fmt: skip
     """Most gradients of a shape that one optimizer updates before all of them are cleared, from a pass on.
 
@@ -153,7 +152,7 @@ def count_updated(
     return max((shapes[shape] for shapes in between), default=count)
 
 
-def embedded(case: Analysis) -> frozenset[Shape]:
+def _embedded(case: Analysis) -> frozenset[Shape]:
     """Shapes of looked up rows: a gradient of such a shape is of an input, and not of a weight."""
     found = set()
     for dims in np.unique(case.trace.ops.dims[case.ops_named(lambda name: name == "aten::embedding")]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +49,9 @@ _OF_WEIGHT = re.compile(r"wgrad|bwd_?filter|backward_?filter|igemm_wrw", re.IGNO
 
 
 @dataclass(frozen=True, slots=True)
-class IdleWeights:
-    """Work for gradients of weights that no optimizer updates; masks over the graph's nodes."""
+class GradientWork:
+    """Work for gradients of some weights; masks over the graph's nodes."""
 
-    tensors: int
-    """Number of these weights."""
-    elements: int
-    """Number of single numbers in them."""
-    names: str
-    """The modules that have them, where the recorder has found exactly these weights in no optimizer; else empty."""
-    is_doubted: bool
-    """Whether the recorder has found another number of weights in no optimizer: one that steps rarely may have some."""
     whole: Mask
     """Computes nothing but their gradients."""
     shared: Mask
@@ -73,25 +65,13 @@ class IdleWeights:
     """Ends of backward passes after all gradients that are used."""
 
     @property
-    def odds(self) -> float:
-        """Probability that nothing uses these gradients."""
-        if self.names:
-            return 1.0
-        return (calibrated.UNUSED_ODDS if self.is_doubted else calibrated.UNCLEARED_ODDS).value
-
-    @property
-    def needs(self) -> str:
-        """What must hold for that, and is not known; empty: nothing."""
-        return "" if self.names else "no optimizer that steps less often has these weights"
-
-    @property
     def gone(self) -> Mask:
-        """What freezing the weights removes completely."""
+        """What is no longer computed without these gradients."""
         return self.whole | self.branch | self.end
 
     @property
     def halved(self) -> Mask:
-        """What it makes shorter."""
+        """What gets shorter."""
         return self.shared & ~self.gone
 
     def without(self, graph: Graph) -> Graph:
@@ -109,6 +89,39 @@ class IdleWeights:
         """Whether no trained layer needs a gradient that goes through a layer of these weights."""
         parts = self.branch | self.end
         return bool(parts.any()) and not ((self.whole | self.shared) & ~parts).any()
+
+    def gpu_ns(self, case: Analysis) -> float:
+        """GPU time of this work per step."""
+        gone, halved = (
+            float(case.graph.duration_ns[mask & case.graph.on_gpu].sum()) for mask in (self.gone, self.halved)
+        )
+        return case.per_step(gone + WEIGHTS_SHARE * halved)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleWeights(GradientWork):
+    """Work for gradients of weights that no optimizer updates."""
+
+    tensors: int
+    """Number of these weights."""
+    elements: int
+    """Number of single numbers in them."""
+    names: str
+    """The modules that have them, where the recorder has found exactly these weights in no optimizer; else empty."""
+    is_doubted: bool
+    """Whether the recorder has found another number of weights in no optimizer: one that steps rarely may have some."""
+
+    @property
+    def odds(self) -> float:
+        """Probability that nothing uses these gradients."""
+        if self.names:
+            return 1.0
+        return (calibrated.UNUSED_ODDS if self.is_doubted else calibrated.UNCLEARED_ODDS).value
+
+    @property
+    def needs(self) -> str:
+        """What must hold for that, and is not known; empty: nothing."""
+        return "" if self.names else "no optimizer that steps less often has these weights"
 
 
 @dataclass(slots=True)
@@ -135,31 +148,26 @@ def _find(case: Analysis) -> IdleWeights | None:
     steps = _passes_of_steps(case)
     if steps is None:
         return None
-    pairs, counted = list[tuple[BackwardPass, list[bool]]](), (0, 0)
+    chosen, counted = list[tuple[BackwardPass, list[bool]]](), (0, 0)
     for passes in steps:
         idle = _idle_sums(case, passes)
         if idle is None:
             return None
         shapes = [shape for shape, one in zip(passes[0].shapes, idle, strict=True) if one and shape is not None]
         counted = len(shapes), sum(map(math.prod, shapes))
-        pairs += [(one, idle) for one in passes]
-    doubted = _counted(case) not in (None, counted[0])
-    return work_for(case, pairs, *counted, _names(case, counted[0]), doubted)
-
-
-def work_for(
-    case: Analysis, pairs: list[tuple[BackwardPass, list[bool]]], tensors: int, elements: int, names: str = "",
-    is_doubted: bool = True,
-) -> IdleWeights | None:  # fmt: skip
-    """The work of backward passes for the gradients that are not used; None if there are none.
-
-    pairs: passes, and per gradient of each whether it is not used; tensors, elements: weights with such gradients, and
-    single numbers in them; names, is_doubted: as in `IdleWeights`."""
-    found = _Found()
-    for one, idle in pairs:
-        _collect(case, one, idle, found)
-    if not found.sums:
+        chosen += [(one, idle) for one in passes]
+    if not any(any(idle) for _, idle in chosen):
         return None
+    doubted = _counted(case) not in (None, counted[0])
+    return IdleWeights(*work_for(case, chosen), *counted, _names(case, counted[0]), doubted)
+
+
+def work_for(case: Analysis, chosen: Iterable[tuple[BackwardPass, list[bool]]]) -> tuple[Mask, Mask, Mask, Mask, Mask]:
+    """The fields of GradientWork. chosen: backward passes, and of each of their gradients whether it is of these
+    weights."""
+    found = _Found()
+    for one, mine in chosen:
+        _collect(case, one, mine, found)
     graph = case.graph
     sums, *parts = (_nodes_in(case, one) for one in (found.sums, found.branch, found.dead_end, found.end))
     whole, shared = (case.nodes_within(case.ops_at(rows)) & ~graph.waits for rows in (found.whole, found.shared))
@@ -168,7 +176,8 @@ def work_for(
         for_weight, of_op = _kernels_for_weight(case, row)
         whole[for_weight] = True
         known[of_op] = len(for_weight) > 0
-    return IdleWeights(tensors, elements, names, is_doubted, whole | sums, shared & ~known, *parts)
+    branch, dead_end, end = parts
+    return whole | sums, shared & ~known, branch, dead_end, end
 
 
 def _nodes_in(case: Analysis, stretches: list[tuple[int, int, int]]) -> Mask:

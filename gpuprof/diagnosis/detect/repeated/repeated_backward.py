@@ -65,7 +65,7 @@ def find_repeated_backward(case: Analysis) -> RepeatedBackward | None:
     again = np.zeros(len(rows), bool)
     again[known] = ~first
     again = _with_sums(case, rows, known, again)
-    runs = _runs(case, rows, again)
+    runs = runs_of(case, rows, again)
     if not _adds(case, rows[again]) or _used_between(case, rows, which, known):
         return None
     return RepeatedBackward(runs, len(many) / case.steps, int(np.bincount(many).argmax()))
@@ -87,7 +87,7 @@ def _with_sums(case: Analysis, rows: I64, known: Mask, again: Mask) -> Mask:
     return again | (~known & same & again[last])
 
 
-def _runs(case: Analysis, rows: I64, again: Mask) -> Stretches:
+def runs_of(case: Analysis, rows: I64, again: Mask) -> Stretches:
     """Runs of consecutive repeated nodes on a thread, with what the engine does between them."""
     ops = case.trace.ops
     breaks = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(again, prepend=False))

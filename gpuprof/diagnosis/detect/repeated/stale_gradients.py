@@ -15,7 +15,6 @@ import numpy as np
 from gpuprof.costs.arguments import nested_shapes
 from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.repeated.gradient_sums import BackwardPass, Shape, backward_passes
-from gpuprof.tracefile.trace import I64
 from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
@@ -35,13 +34,13 @@ def stale_gradients(case: Analysis) -> list[Flags | None]:
     certain. Computed once per case."""
     if "stale_gradients" not in case.memo:
         passes = backward_passes(case)
-        updates, begins = updates_of(case), _optimizer_steps(case)
-        found = [_by_order(case, passes, at, updates, begins) for at in range(len(passes))]
-        case.memo["stale_gradients"] = as_in_other_steps(case, passes, found)
+        updates = optimizer_updates(case)
+        found = [_by_order(case, passes, at, updates) for at in range(len(passes))]
+        case.memo["stale_gradients"] = _as_in_other_steps(case, passes, found)
     return case.memo["stale_gradients"]
 
 
-def as_in_other_steps(case: Analysis, passes: list[BackwardPass], found: list[Flags | None]) -> list[Flags | None]:
+def _as_in_other_steps(case: Analysis, passes: list[BackwardPass], found: list[Flags | None]) -> list[Flags | None]:
     """What comes before the first pass of the window, and after the last one, is not recorded: those are as the pass at
     the same place in another step. The last one also where something was found, as nothing confirms it."""
     count = len(passes) // case.steps
@@ -53,9 +52,15 @@ def as_in_other_steps(case: Analysis, passes: list[BackwardPass], found: list[Fl
     return [known[at] if at in ends else flags for at, flags in enumerate(found)]
 
 
-def updates_of(case: Analysis) -> Updates:
-    """The steps of optimizers in the window, and the shapes that each updates: tensors of a shape that ops of one name
-    take in one place, in lists or one by one."""
+def optimizer_updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
+    """(start, shapes that it updates) of each optimizer's step, in order of time: tensors of a shape that ops of one
+    name take in one place, in lists or one by one. Computed once per case."""
+    if "optimizer_updates" not in case.memo:
+        case.memo["optimizer_updates"] = _updates(case)
+    return case.memo["optimizer_updates"]
+
+
+def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
     ops, (low, high) = case.trace.ops, case.timeline.window
     found = []
     named = case.ops_named(lambda name: name.startswith("aten::"))
@@ -75,17 +80,10 @@ def updates_of(case: Analysis) -> Updates:
         for one in by_place.values():
             shapes |= one
         found.append((int(ops.start_ns[row]), shapes))
-    return found
+    return sorted(found, key=lambda one: one[0])
 
 
-def _optimizer_steps(case: Analysis) -> I64:
-    """When the window's optimizer steps begin, in order."""
-    ops, (low, high) = case.trace.ops, case.timeline.window
-    ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
-    return np.sort(ops.start_ns[ranges & (ops.start_ns >= low) & (ops.start_ns < high)])
-
-
-def _by_order(case: Analysis, passes: list[BackwardPass], at: int, updates: Updates, begins: I64) -> list[bool] | None:
+def _by_order(case: Analysis, passes: list[BackwardPass], at: int, updates: Updates) -> list[bool] | None:
     """Per gradient of a pass, whether it is stale; None if none is, or if that is not certain. A pass adds to just
     those gradients that the pass before has made, although an optimizer has used them since, and makes new ones for
     another optimizer's step; then all that it added to are made again. Not where that step shows that it updates
@@ -102,7 +100,7 @@ def _by_order(case: Analysis, passes: list[BackwardPass], at: int, updates: Upda
     ):
         return None
     times = [int(case.trace.ops.start_ns[passes[k].rows[0]]) for k in (at - 1, at, following)]
-    if not (np.diff(np.searchsorted(begins, times)) > 0).all():
+    if not (np.diff(np.searchsorted([start for start, _ in updates], times)) > 0).all():
         return None
     between = [shapes for start, shapes in updates if times[1] <= start < times[2]]
     clear = sum(number for shape, number in added.items() if not any(shape in shapes for shapes in between))
