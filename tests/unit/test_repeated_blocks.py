@@ -74,12 +74,21 @@ def test_a_norm_of_each_weight_in_the_loss_is_weight_decay(tmp_path, gradients: 
     assert fix in str(only(python_loop, case).fix)
 
 
+LEVEL = ("mul", "floor", "sub", "remainder", "unsqueeze", "add", "index", "gather", "sum")
+
+
 @pytest.mark.parametrize("lookup", ["embedding", "grid_sampler"])
 def test_a_lookup_for_each_level_is_one_for_all(tmp_path, lookup: str):
     """Indices and interpolation weights are computed for each level; no lookup returns the indices of the next."""
-    found = [one for one in python_loop.find(trained(tmp_path, layer=lookup)) if one.key]
+    found = [one for one in python_loop.find(trained(tmp_path, names=LEVEL, layer=lookup)) if one.key]
     assert [one.key for one in found] == ["levels"]
-    assert "5 times 11 different ops" in found[0].evidence[0].text
+    assert "5 times 10 different ops" in found[0].evidence[0].text
+
+
+def test_a_residual_quantizer_needs_one_level_after_another(tmp_path):
+    assert not [
+        one for one in python_loop.find(trained(tmp_path, names=(*LEVEL, "argmin"), layer="embedding")) if one.key
+    ]
 
 
 @pytest.mark.parametrize(

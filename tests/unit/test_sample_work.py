@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from gpuprof.diagnosis.detect.batches.fetched import FEWEST_FETCHING
-from gpuprof.diagnosis.detect.batches.sample_work import largest_work
+from gpuprof.diagnosis.detect.batches.sample_work import KINDS, largest_work
+from gpuprof.diagnosis.finding_names import named
+from gpuprof.diagnosis.findings import BUILT_IN
 from gpuprof.diagnosis.sampled.host_calls import FETCH, StackColumns
 from gpuprof.tracefile.run_folder.samples import Function, HostSamples
 
@@ -64,3 +66,8 @@ def test_it_must_be_a_good_part_of_enough_samples(in_worker: bool):
     assert of(stack, 0.1, in_worker=in_worker) is None
     assert of(stack, count=FEWEST_FETCHING - 1, in_worker=in_worker) is None
     assert of(stack[1:], in_worker=in_worker) is None, "not while a batch is made"
+
+
+def test_each_fix_has_a_title_of_its_finding():
+    found = {name: [one.id for one in named(kind.title, BUILT_IN)] for name, kind in KINDS.items()}
+    assert found == {name: ["host_preprocessing"] for name in KINDS}

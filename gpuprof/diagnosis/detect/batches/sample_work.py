@@ -24,7 +24,7 @@ LEAST_WORK_SHARE: Assumed[Share] = 0.2
 """Smallest share of the time for a batch of a kind of work that is named."""
 
 
-class Kind(NamedTuple):
+class WorkKind(NamedTuple):
     """A kind of work on samples."""
 
     shows: str
@@ -36,50 +36,50 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "compressed": Kind(
+    "compressed": WorkKind(
         r"(^|/)(gzip|zipfile|bz2|lzma)\.py |NpzFile|decompress",
         "decompressing samples",
         "samples stored without compression",
         'volume = np.load(path, mmap_mode="r")  # np.save once; a memory-mapped file reads what is used',
     ),
     # A file of many samples, not one for each sample, as pictures are.
-    "opened": Kind(
+    "opened": WorkKind(
         r" (File|Group|Database)\.__init__$",
         "opening a file for each sample",
         "files kept open",
         "if self.file is None: self.file = open_file(self.path)  # in __getitem__: once in each worker",
     ),
-    "parsed": Kind(
+    "parsed": WorkKind(
         r"(^|/)(json|csv|yaml|xml|configparser)[./]|ElementTree|read_(csv|json|excel)",
         "parsing text for each sample",
         "annotations parsed once",
         "self.annotations = parse(path)  # in __init__, as arrays of numbers",
     ),
-    "copied": Kind(
+    "copied": WorkKind(
         r"(^|/)copy\.py .*deepcopy",
         "copying samples deeply",
         "samples without deep copies",
         "sample = dict(self.samples[index])  # copy only what is changed",
     ),
-    "resampled": Kind(
+    "resampled": WorkKind(
         r"resampl",
         "resampling audio",
         "audio stored at its final rate",
         "resample(waveform, rate, 16_000)  # every file once, before the training",
     ),
-    "spectra": Kind(
+    "spectra": WorkKind(
         r"spectrogram|spectrum|\bmel\b|log_?mel|\bi?stft\b|fbank|mfcc|filter_?bank",
         "computing spectra",
         "spectra of a batch on the GPU",
         'spectra = MelSpectrogram(...).to("cuda")(waveforms)  # in the step; or once, before the training',
     ),
-    "maps": Kind(
+    "maps": WorkKind(
         r"distance_transform|morpholog|connected_components|find_contours|\blabel$",
         "computing maps from labels",
         "maps of labels computed once",
         "distances = np.load(path)  # distance_transform_edt once for each label, before the training",
     ),
-    "warped": Kind(
+    "warped": WorkKind(
         r"ndimage/|map_coordinates|affine|elastic|\bwarp|\bzoom|rotat",
         "warping samples",
         "samples warped on the GPU",
