@@ -64,3 +64,12 @@ UNKNOWN_LEFT = Number(
     "from.",
     _TIMED,
 )  # fmt: skip
+ROUTED_COST = Number(
+    1.4, 1.1, 2.2, "", "assumed",
+    "GPU time of grouped experts over the chosen experts' share of what all experts take for all tokens: ordering, "
+    "gathering and adding rows, and matrix multiplications over fewer rows.",
+)  # fmt: skip
+ROUTED_ODDS = Number(
+    0.9, 0.6, 0.97, "", "assumed",
+    "Probability that the results of experts that a router did not choose are multiplied by zero.",
+)  # fmt: skip

@@ -18,3 +18,13 @@ CACHE_LEFT = Number(
     "Share of the CPU and GPU time of a concatenation that is left when the new token is written into its place in a "
     "static cache.",
 )  # fmt: skip
+CACHED_HOST = Number(
+    1.1, 0.9, 1.4, "", "assumed",
+    "CPU time of a call on one token that appends keys and values to a cache in each layer, over that of a call on the "
+    "whole text.",
+)  # fmt: skip
+CACHEABLE = Number(
+    0.9, 0.6, 0.97, "", "assumed",
+    "Probability that a model to which a text is given again with each new token can keep keys and values: that no "
+    "token sees later ones.",
+)  # fmt: skip

@@ -18,6 +18,10 @@ WAITS = Number(
     "A reward function whose thread uses less CPU time than this share of its wall time waits for something else: "
     "functions that wait use next to nothing, functions that compute nearly all of it.",
 )  # fmt: skip
+REWARD_PROCESSES = Number(
+    8.0, 4.0, 16.0, "processes", "assumed",
+    "Processes that score completions where the number of the machine's cores is not known.",
+)  # fmt: skip
 SPREAD = Number(
     0.1, 0.05, 0.3, "", "assumed",
     "Half the interval of an expected iteration, as a share of the time that changes: decode steps and waits of "

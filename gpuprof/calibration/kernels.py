@@ -216,6 +216,16 @@ NO_DROPOUT_ODDS = Number(
     0.85, 0.6, 0.95, "", "assumed",
     "Probability that adapters need no dropout: few weights on much data hardly overfit.",
 )  # fmt: skip
+MERGING = Number(
+    4.0, 2.0, 10.0, "", "assumed",
+    "Time of merging adapters into the weights and of taking them out again, over that of the adapters in one call on "
+    "prompts: a few launches for each weight, and passes over all weights.",
+)  # fmt: skip
+MERGED_ODDS = Number(
+    0.8, 0.5, 0.95, "", "assumed",
+    "Probability that adapters can be merged while text is generated: that weights have a format in which the sum "
+    "keeps the adapters, and that nothing else reads the adapters in between.",
+)  # fmt: skip
 TOKEN_ROWS_ODDS = Number(
     0.7, 0.4, 0.9, "", "assumed",
     "Probability that whole embeddings need not be trained next to adapters: for a few new tokens their rows are "

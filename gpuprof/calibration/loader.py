@@ -85,6 +85,11 @@ SAMPLE_WORK_LEFT = Number(
     "What is left of the work on samples that is done once before the training, on the GPU for the whole batch, or not "
     "at all: reading what was prepared takes time as well.",
 )  # fmt: skip
+ROWS_AT_ONCE = Number(
+    8.0, 4.0, 16.0, "rows", "assumed",
+    "What taking all rows of a batch at once costs the CPU, in rows that are taken one by one: an index for each "
+    "tensor, and the order of the samples.",
+)  # fmt: skip
 OWN_ROWS_ODDS = Number(
     0.8, 0.5, 0.95, "", "assumed",
     "Probability that the rows of a batch of a data set of the program's own can be taken at once: what it does for one"

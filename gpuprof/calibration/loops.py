@@ -25,6 +25,16 @@ ROW_COPIES_NS = Number(
     100_000.0, 30_000.0, 300_000.0, "ns", "assumed",
     "CPU time of copying the few tensors of a loop over rows to the CPU, and its result back.",
 )  # fmt: skip
+BATCHED_PASS = Number(
+    3.0, 2.0, 6.0, "passes", "assumed",
+    "CPU time of a pass of autograd that is batched over outputs, in passes for one of them: a rule for each op adds "
+    "dimensions and moves them.",
+)  # fmt: skip
+BATCHED_PASS_ODDS = Number(
+    0.75, 0.5, 0.9, "", "assumed",
+    "Probability that passes of autograd for several outputs can be batched: that torch has a rule for each op, and "
+    "that memory suffices for all of them at once.",
+)  # fmt: skip
 JOINED = Number(
     0.65, 0.4, 0.85, "", "assumed",
     "Probability that two rounds of a loop over small ops that carries a state can be joined to one.",

@@ -172,6 +172,7 @@ def test_trace_on_two_nodes_from_the_window_to_the_last_word(tmp_path: Path):
         node.mkdir()
         variables = variables_of(node, rank, 2, port)
         del variables["GPUPROF_RUN"]
+        variables["GPUPROF_NODES_WAIT"] = "120"  # seconds beyond the usual minute: the machine may be busy
         options = ["--settle=2", "--baseline=2", "--no-sampling", "--no-report", "--out", "run"]
         words = [sys.executable, "-m", "gpuprof", "trace", *options, warm_python(), str(script)]
         ends[rank] = subprocess.run(words, env=variables, cwd=node, capture_output=True, text=True, timeout=240)

@@ -144,7 +144,7 @@ def read_meanwhile(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     ends = {}
     with started("new", KEEPS_FRESH) as new, started("old", AGES) as old:
         for name, training in (("new", new), ("old", old)):
-            assert wait_for((folders[name] / "run" / "trace.rank0.json.gz").exists, 120)
+            assert wait_for((folders[name] / "run" / "trace.rank0.json.gz").exists, 240)
             assert name == "old" or training.process.poll() is None
             code, _, err = training.end(timeout=120)
             ends[name] = code, err.decode()

@@ -172,6 +172,22 @@ def test_rewards_that_compute_do_not_gain_from_waiting_together(usual: Iteration
     assert "rewards_at_once" not in {one.id for one in changes(together, GRPO)}  # they overlap already
 
 
+def test_rewards_that_compute_are_shared_by_processes(usual: Iteration):
+    """As many as there are cores, and at most one for each completion; not functions that wait, or models."""
+    computing = replace(usual, rewards=(RewardTime("formulas", 400 * MS, 390 * MS), RewardTime("judge", 90 * MS, MS)))
+    found = {
+        cpus: next(one for one in changes(computing, replace(GRPO, cpus=cpus)) if one.id == "rewards_in_processes")
+        for cpus in (4.0, 64.0)
+    }
+    assert found[4.0].iteration_ns.high == (2000 - 0.3 * 400) * MS
+    assert found[4.0].iteration_ns.low == (2000 - 300) * MS
+    assert found[64.0].iteration_ns.low == (2000 - 350) * MS, "eight completions"
+    assert "formulas" in found[4.0].fix and "judge" not in found[4.0].fix
+    model = replace(computing, recorded=(RecordedPhase("reward", 400 * MS, 300 * MS),))
+    for one, cores in ((usual, 8.0), (computing, 1.0), (model, 8.0)):
+        assert "rewards_in_processes" not in {each.id for each in changes(one, replace(GRPO, cpus=cores))}
+
+
 def test_decoding_at_the_pace_of_the_gpu_needs_a_recording(usual: Iteration):
     assert "decode_cpu" not in {one.id for one in changes(usual, GRPO)}
     recorded = replace(usual, recorded=(RecordedPhase("generation", 400 * MS, 40 * MS),))

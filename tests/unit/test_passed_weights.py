@@ -72,6 +72,23 @@ def together():
     return step
 
 
+def at_once():
+    """One loss, and an optimizer for each of two networks of the same shapes."""
+    import torch
+
+    first, second = net(12, 12, 12), net(12, 12, 12)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (first, second)]
+    x = torch.randn(4, 12)
+
+    def step(_: int) -> None:
+        second(first(x)).mean().backward()
+        for one in optimizers:
+            one.step()
+            one.zero_grad()
+
+    return step
+
+
 @pytest.mark.parametrize(
     ("make", "seen"),
     [
@@ -83,6 +100,7 @@ def together():
         pytest.param(lambda: adversaries("all", "frozen"), False, id="frozen"),
         pytest.param(lambda: adversaries("never"), False, id="nothing is cleared"),
         pytest.param(lambda: together(), False, id="both losses train both"),
+        pytest.param(at_once, False, id="an optimizer for each part"),
     ],
 )
 def test_gradients_on_the_way_to_the_trained_weights(tmp_path: Path, make, seen: bool):

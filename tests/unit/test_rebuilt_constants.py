@@ -55,6 +55,23 @@ def test_neither_few_nor_what_depends_on_samples(tmp_path: Path, makers: int, se
     assert all(f"made {LAYERS} times" in one.evidence[0].text for one in found) and bool(found) is (sees != TABLE)
 
 
+@pytest.mark.parametrize(("second", "found"), [("triu", 1), ("tril", 1), ("expand", 0)])
+def test_a_causal_mask_takes_two_ops(tmp_path: Path, second: str, found: int):
+    """`torch.full((t, t), -inf).triu(1)` in each layer."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(LAYERS):
+            program.op("aten::full", PLAIN, 20 * US, [[], []], ["Scalar", "Scalar"])
+            program.op(f"aten::{second}", PLAIN, 20 * US, [[TOKENS, TOKENS], []], [FLOAT, "Scalar"])
+            program.op("aten::add", PLAIN, 20 * US, [[8, TOKENS, TOKENS], [TOKENS, TOKENS]], [FLOAT, FLOAT])
+            program.op("aten::softmax", PLAIN, 20 * US, [[8, TOKENS, TOKENS]], [FLOAT])
+
+    for _ in range(3):
+        program.step(body)
+    assert len(list(rebuilt_constants.find(program.case(tmp_path)))) == found
+
+
 NODES, FEATURES = 4_000, 256
 MATRIX = [NODES, NODES]
 

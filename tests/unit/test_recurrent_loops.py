@@ -99,6 +99,10 @@ MEMBER = (
     ("linear", [[8, 96], [96, 96], [96]]), ("relu", [[8, 96]]), ("linear", [[8, 96], [10, 96], [10]]),
     ("cross_entropy_loss", [[8, 10], [8]]), ("add", [[], []]),
 )  # fmt: skip
+SIMILAR = (
+    ("matmul", [[9, 96], [96, 25]]), ("max", [[9, 25], [], []]), ("sum", [[9], []]),
+)  # fmt: skip
+CONTEXT = (("matmul", [[9, 96], [96, 96]]), ("sum", [[9, 96], [], [], []]), ("add", [[96], [96]]))
 LAYER = (("linear", [[8, 96], [384, 96], [384]]), ("relu", [[8, 384]]), ("linear", [[8, 384], [96, 384], [96]]))
 CELL = (
     ("linear", [[8, 32], [256, 32], [256]]), ("linear", [[8, 64], [256, 64], [256]]), ("add", [[8, 256], [8, 256]]),
@@ -113,10 +117,12 @@ TABLE = (("select", [[8, 26]]), ("embedding", [[100, 16], [8]]))
         (HEAD, 6, "all heads in one attention"),
         (MEMBER, 6, "one call for all rounds of a branch"),
         (TABLE, 12, "one table for all lookups"),
+        (SIMILAR, 12, "one call for all rounds of a branch"),
+        (CONTEXT, 12, None),
         (LAYER, 12, None),
         (CELL, 12, None),
     ],
-    ids=["heads", "an ensemble", "tables", "layers", "cells"],
+    ids=["heads", "an ensemble", "tables", "similarities", "contexts", "layers", "cells"],
 )
 def test_modules_of_one_class_that_do_not_feed_each_other(tmp_path, ops, rounds: int, title: str | None):
     case = steps(tmp_path, lambda made: [branch(made, k, ops) for k in range(rounds)])

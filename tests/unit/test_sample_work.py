@@ -70,4 +70,4 @@ def test_it_must_be_a_good_part_of_enough_samples(in_worker: bool):
 
 def test_each_fix_has_a_title_of_its_finding():
     found = {name: [one.id for one in named(kind.title, BUILT_IN)] for name, kind in KINDS.items()}
-    assert found == {name: ["host_preprocessing"] for name in KINDS}
+    assert found == {name: ["input_workers"] for name in KINDS}

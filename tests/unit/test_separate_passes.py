@@ -73,7 +73,7 @@ is left)."""
 )
 def test_passes_over_other_inputs_can_be_one(tmp_path: Path, results, two: bool, count: int, left: float):
     """The first pass and everything outside these passes stay."""
-    case = case_of(recorded(tmp_path / "trace.json", step_of(results, two)), as_recorded=True)
+    case = case_of(recorded(tmp_path / "trace.json", step_of(results, two), kernel_us=1000.0), as_recorded=True)
     if not count:
         assert not list(separate_passes.find(case))
         return
@@ -113,13 +113,6 @@ def test_a_predicted_picture_may_be_the_next_input(tmp_path: Path, channels: int
     assert len(list(separate_passes.find(case))) == count
 
 
-def judge(channels: int = 1, width: int = 8):
-    """Takes pictures; its weights are those of four convolutions."""
-    from torch import nn
-
-    return nn.Sequential(nn.Conv2d(channels, width, 3), *(nn.Conv2d(width, width, 3, padding=1) for _ in range(3)))
-
-
 @pytest.mark.parametrize(
     ("sizes", "twice", "count"),
     [((8, 12, 16), True, 1), ((8, 8, 8), True, 0), ((8, 12, 16), False, 0), ((8, 8), False, 0)],
@@ -129,8 +122,9 @@ def test_models_of_one_structure_with_inputs_of_their_own_shape(
 ):
     """Discriminators at several scales judge real and generated pictures; two towers see a picture each."""
     import torch
+    from torch import nn
 
-    judges = [judge() for _ in sizes]
+    judges = [nn.Sequential(nn.Conv2d(1, 8, 3), *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))) for _ in sizes]
     pairs = [[torch.randn(2, 1, size, size) for _ in range(1 + twice)] for size in sizes]
 
     def step(_: int) -> None:
@@ -142,34 +136,3 @@ def test_models_of_one_structure_with_inputs_of_their_own_shape(
     assert len(found) == count
     if count:
         assert "runs 2 times before each backward pass" in found[0].evidence[0].text
-
-
-@pytest.mark.parametrize(
-    ("frames", "own", "predicted", "count"),
-    [(4, False, False, 1), (2, False, False, 0), (4, True, False, 0), (4, False, True, 0)],
-)
-def test_a_frozen_model_that_is_called_for_each_frame(
-    tmp_path: Path, frames: int, own: bool, predicted: bool, count: int
-):
-    """own: it is the trained model, as in an evaluation; predicted: each frame is made from the one before."""
-    import torch
-    from torch import nn
-
-    frozen, head = nn.Sequential(judge(3), nn.Conv2d(8, 3 if predicted else 8, 1)), nn.Linear(16, 4)
-    pictures = torch.randn(frames, 2, 3, 18, 18)
-
-    def step(_: int) -> None:
-        with torch.no_grad():
-            seen, frame = [], pictures[0]
-            for number in range(frames):
-                frame = nn.functional.pad(frozen(frame), (1, 1, 1, 1)) if predicted else frozen(pictures[number])
-                seen.append(frame.mean((1, 2, 3)))
-        loss = head(torch.stack(seen).repeat(1, 8)).mean()
-        ((loss + frozen(pictures[0]).mean()) if own else loss).backward()
-
-    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
-    found = list(separate_passes.find(case))
-    assert len(found) == count
-    for one in found:
-        assert one.key == "frozen"
-        assert case.step_of(one.change(case.graph)) < case.step_of(case.graph)

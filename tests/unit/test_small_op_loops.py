@@ -69,6 +69,23 @@ def test_rounds_with_an_op_of_layers_are_layers(tmp_path, large: str):
     assert (found is None) == bool(large)
 
 
+@pytest.mark.parametrize(
+    ("sides", "is_loop"), [(([64], [64]), True), (([64], [64, 8]), False), (([8, 64], [64, 1]), False)]
+)
+def test_a_product_of_two_vectors_is_no_layer(tmp_path, sides: tuple[list[int], list[int]], is_loop: bool):
+    made = Program()
+
+    def body() -> None:
+        made.python(MS)
+        for _ in range(12):
+            for name in ("select", "select", "matmul", "add"):
+                made.plain(name, *sides, gpu=5 * US)
+
+    for _ in range(3):
+        made.step(body)
+    assert (find_small_loops(made.case(tmp_path)) is not None) == is_loop
+
+
 def test_a_loss_of_each_system_is_a_loop():
     """The published fix, measured on an H200: 1.18x."""
     diagnosis = diagnosed(ROOT / "scenarios" / "cases" / "host_reads" / "recording")

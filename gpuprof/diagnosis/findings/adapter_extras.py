@@ -11,10 +11,11 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.calibration.quoted import percent
+from gpuprof.diagnosis.detect.batches.token_call_groups import find_generated_texts
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.gpu.adapters import LOW_RANK, MOST_RANK, Adapters, find_adapters
+from gpuprof.diagnosis.detect.gpu.adapters import LOW_RANK, MOST_RANK, Adapters, adapters_in, find_adapters
 from gpuprof.diagnosis.detect.gpu.trained_tables import MOST_TABLES, find_trained_tables
 from gpuprof.diagnosis.result.fix import Code, call
 from gpuprof.diagnosis.sentences import duration
@@ -23,7 +24,7 @@ from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Convention, Entries, Share
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.analysis import Analysis
+    from gpuprof.diagnosis.analysis import Analysis, Change
 
 LEAST_ADAPTER_SHARE: Assumed[Share] = 0.02
 """Smallest share of the step's CPU or GPU work for which a part of the adapters is worth leaving out."""
@@ -51,6 +52,9 @@ fusing. Adapters on every linear layer cost several times what they cost on quer
 `modules_to_save=["embed_tokens", "lm_head"]` the whole embeddings and the whole output layer are trained as well, often
 for a few new tokens: hundreds of millions of weights with gradients, clipping and states of the optimizer, next to some
 millions in adapters.
+
+While text is generated (GRPO, PPO, an evaluation) each token goes through all adapters, and their launches are a third
+to a half of those of a token. Merged into the weights they cost nothing.
 """,
     detected=f"""
 In the forward pass, `aten::linear` from wide to narrow (at least {LOW_RANK} : 1, rank at most {MOST_RANK}) and the next
@@ -60,6 +64,8 @@ adapter. Dropout: `aten::dropout` of the adapter's input in front of it. Which l
 model's configuration; fewer are proposed only where those that would go take {percent(LEAST_LEFT_OUT)} % of the step's
 work, on the CPU or on the GPU. Whole embeddings: the number of trained weights that belong to no adapter
 is that of one or two tables of the vocabulary, and most weights that are trained are among them. Needs recorded shapes.
+Merged adapters: adapters in calls without gradients that generate text (see `uncached_text`), where nothing unpacks
+quantised weights.
 """,
     gain=f"""
 The ops, their kernels and their backward work are removed, with the Python between those of DoRA. Adapters on queries
@@ -70,17 +76,24 @@ only the optimizer's and clipping's part. All of these change the training, so t
 (assumed): {percent(calibrated.FEWER_ADAPTERS_ODDS.value)} % that fewer adapters are enough,
 {percent(calibrated.PLAIN_LORA_ODDS.value)} % for plain LoRA, {percent(calibrated.NO_DROPOUT_ODDS.value)} % for no
 dropout, {percent(calibrated.TOKEN_ROWS_ODDS.value)} % for embeddings that stay as they are.
+
+Merged adapters: their work is removed from all calls, and {calibrated.MERGING.value:g} times
+({calibrated.MERGING.low:g} to {calibrated.MERGING.high:g} times, assumed) that of the first call of a step is added for
+merging and taking them out again; {percent(calibrated.MERGED_ODDS.value)} % (assumed).
 """,
     wrong="""
 Fewer adapters learn less: adapters on all layers come closer to full fine-tuning. DoRA is better at low ranks.
-A model that learns a new language or many new tokens needs its whole embeddings.
+A model that learns a new language or many new tokens needs its whole embeddings. Taking merged adapters out again
+rounds the weights each time: keep a copy of 16-bit weights, or load them again after some hundred steps.
 """,
 )
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes plain LoRA, no dropout, adapters on queries and values alone, or embeddings that are not trained."""
+    """Proposes plain LoRA, no dropout, adapters on queries and values alone, embeddings that are not trained, or
+    adapters that are merged while text is generated."""
     yield from _tables(case)
+    yield from _merged(case)
     found = find_adapters(case)
     if found is None:
         return
@@ -182,6 +195,45 @@ def _tables(case: Analysis) -> Iterator[Proposal]:
     )
 
 
+def _merged(case: Analysis) -> Iterator[Proposal]:
+    """Adapters that are part of the weights while text is generated."""
+    texts = find_generated_texts(case)
+    found = adapters_in(case, [one.rows for text in texts for one in text])
+    if found is None or _is_small(case, found.nodes) or _unpacks(case):
+        return
+    graph, once = case.graph, set[int]()
+    first = adapters_in(
+        case, [text[0].rows for text in texts if not (text[0].interval in once or once.add(text[0].interval))]
+    )
+    kept = first.nodes if first is not None else np.zeros(len(graph), bool)
+    text = (
+        f"{found.count / case.steps:,.0f} adapters {case.unit.a} while text is generated, token after token:"
+        f" {_size(case, found.nodes)}"
+    )
+
+    def change(level: int) -> Change:
+        factor = np.where(found.nodes, np.where(kept, calibrated.MERGING.rising[level], 0.0), 1.0)
+        return partial(scaled, nodes=found.nodes, factor=factor)
+
+    yield Proposal(
+        title="adapters merged while text is generated",
+        evidence=spans(case, text, found.nodes),
+        fix=call("model.merge_adapter") + "  # before generating\n" + call("model.unmerge_adapter") + "  # after it",
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        changes="texts come from weights in which the adapters are rounded to the weights' format",
+        odds=calibrated.MERGED_ODDS.value,
+        needs="weights are not quantised",
+        key="merged",
+    )
+
+
+def _unpacks(case: Analysis) -> bool:
+    """Whether weights are quantised."""
+    return bool(case.category("dequantize")[case.timeline.members].any())
+
+
 def _is_small(case: Analysis, nodes: Mask, share: float = LEAST_ADAPTER_SHARE) -> bool:
     """Whether these nodes are a negligible share of both the CPU's and the GPU's work."""
     ns, gpu = case.graph.duration_ns, case.graph.on_gpu
@@ -202,9 +254,10 @@ def _size(case: Analysis, nodes: Mask) -> str:
 FINDING = Declaration(
     page=PAGE,
     find=find,
-    synonyms=("dora", "lora_dropout", "target_modules", "all_linear", "modules_to_save", "trainable_token_indices"),
+    synonyms=("dora", "lora_dropout", "target_modules", "all_linear", "modules_to_save", "trainable_token_indices",
+              "merge_adapter"),
     titles=(
         "lora_instead_of_dora", "no_dropout_in_adapters", "adapters_on_queries_and_values_alone",
-        "only_new_tokens_rows_next_to_adapters",
+        "only_new_tokens_rows_next_to_adapters", "adapters_merged_while_text_is_generated",
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.calibration import compile as compile_calibrated
 from gpuprof.calibration.quoted import ms, percent
 from gpuprof.diagnosis.detect.batches.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.batches.token_call_groups import lengthening_share
 from gpuprof.diagnosis.detect.compiled.captured_graphs import captured, graphed, partly_captured
 from gpuprof.diagnosis.detect.compiled.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled.compiled_passes import (
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 
 SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
 """Engines that capture decoding themselves unless that is disabled."""
+LEAST_LENGTHENING: Assumed[Share] = 0.2
+"""Smallest share of the GPU's work in calls of a model whose shapes differ from token to token, above which graphs are
+not proposed: there would be one for each length of a text."""
 LEAST_GAIN_OVER_COMPILE: Assumed[Ratio] = 1.05
 """Smallest gain of graphs over plain `torch.compile`, which has fewer requirements."""
 MOST_REGIONS: Assumed[Entries] = 10
@@ -101,7 +105,8 @@ kernel. NCCL collectives can be captured, too. Not shown if CUDA graphs launch m
 says that it skipped them for others (`run.compiler.skips`): then those are priced. If the passes
 wait for values from the GPU, a chain is proposed (see `compile`). If the recorded steps have batches of different
 shapes, they are padded to a multiple of 64 first, and kernels that scale with the tokens take longer accordingly; the
-probability that padding is possible is 0.8 (assumed).
+probability that padding is possible is 0.8 (assumed). Not shown for a training that generates text with another shape
+for each token (without a cache, or with one that grows), where that is a good part of the work.
 
 Where a program differentiates gradients (`create_graph=True`: forces, gradient penalties, derivatives of an equation),
 `torch.compile` fails, and the program has to capture its passes itself. That is possible with a probability of
@@ -139,7 +144,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield from _by_hand(case)
         return
     skips = _skips(case)
-    if (in_graphs(case) and not skips) or functions_given_up(case) or never_compiled(case):
+    if (in_graphs(case) and not skips) or functions_given_up(case) or never_compiled(case) or _lengthens(case):
         return
     graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1
@@ -203,6 +208,11 @@ def find(case: Analysis) -> Iterator[Proposal]:
         launches=True,
         last=True,
     )
+
+
+def _lengthens(case: Analysis) -> bool:
+    """Whether a training generates text whose shapes differ from token to token, by much of its work."""
+    return not case.workload.is_inference and lengthening_share(case) >= LEAST_LENGTHENING
 
 
 def _by_hand(case: Analysis) -> Iterator[Proposal]:
@@ -323,6 +333,8 @@ def _absent(case: Analysis) -> str | None:
         return TOO_OLD
     if find_loops(case) is not None:
         return "a loop over experts waits for the GPU, and a graph cannot wait"
+    if _lengthens(case):
+        return "text is generated that has another shape with each token, and a graph is captured for each shape"
     if shapes_vary(case) and whole_passes(case) is None:
         return "the shapes of batches vary, and a graph is captured for each shape"
     host = case.sensitivities.host

@@ -16,21 +16,25 @@ from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.gpu.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.detect.loops.dense_experts import FEWEST_EXPERTS, MOST_EXPERTS, find_dense_experts
 from gpuprof.diagnosis.detect.loops.expert_loops import ExpertLoops, find_loops
 from gpuprof.diagnosis.detect.loops.layer_ops import MATMULS
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.quantities import MOST_WORK_LEFT, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.result.fix import environment
+from gpuprof.diagnosis.result.fix import Fix, environment
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64, Mask
+from gpuprof.units import Assumed, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
     from gpuprof.diagnosis.detect.pair.facts import Facts
 
+LEAST_DENSE_SHARE: Assumed[Share] = 0.03
+"""Smallest share of the GPU's time in experts that all compute all tokens for a proposal."""
 NEEDS = "\n# transformers 5, torch 2.9 or newer"
 CATEGORIES = ("gemm", "grouped_gemm", "gather/scatter/index", "elementwise", "cast/copy", "memcpy", "reduction")
 """Categories of work that differ if experts are computed together."""
@@ -44,12 +48,20 @@ waits for the GPU), gathers their rows, runs a few small matrix multiplications 
 result back. With 32 or 128 experts and dozens of layers this makes thousands of launches of a few microseconds each,
 and a wait between any two experts. The GPU is idle most of the time, and a faster one would not help. Grouped matrix
 multiplications (grouped GEMM) compute all experts of a layer at once.
+
+Other programs compute every expert for all tokens, and multiply the results of those that the router did not choose by
+zero: with two of eight experts chosen, four times the work.
 """,
-    detected="""
+    detected=f"""
 In the forward pass, a sequence of ops that repeats at least four times and ends in an op that adds rows back
 (`index_add_`, `index_put_`, `scatter_add_`), with a matrix multiplication and a selection of rows (`nonzero`,
 `where`, `index`) in each repetition. The start of a layer's first repetition is inferred from the length of the
 others. Names of models or modules are not used.
+
+All experts for all tokens: a `topk` that takes at most half of {FEWEST_EXPERTS} to {MOST_EXPERTS} scores of each token,
+and next to it either ops that repeat with the same shapes once for each score, with a multiplication of all tokens in
+each repetition, or a batched multiplication with a matrix for each score and all tokens; at least
+{percent(LEAST_DENSE_SHARE)} % of the GPU's time. Needs recorded shapes.
 """,
     gain=f"""
 Per layer, the CPU time of the loop becomes that of about {calibrated.FORWARD_LAUNCHES.value} launches forward and
@@ -59,8 +71,15 @@ FLOPs at {percent(calibrated.TENSOR_SHARE.value)} % of the tensor ceiling, or at
 {percent(calibrated.MEMORY_SHARE.value)} % of the memory ceiling for reading the weights of all experts that were hit,
 whichever is longer. Elementwise work runs once over all rows; sorting, masking and combining the rows is added. 4-bit
 experts are still dequantised.
+
+Instead of all experts for all tokens: the same launches, and the chosen experts' share of the GPU time, times
+{calibrated.ROUTED_COST.value:g} ({calibrated.ROUTED_COST.low:g} to {calibrated.ROUTED_COST.high:g}, assumed) for
+ordering the rows and for smaller matrix multiplications.
 """,
-    wrong="""
+    wrong=f"""
+A recording has no values: where all experts count, if little, they are needed. The probability that they do not is
+{percent(calibrated.ROUTED_ODDS.value)} % (assumed).
+
 Grouped GEMM needs the experts' weights in one tensor; there may be no such path for quantised experts. If only a few
 experts are hit (a short batch), the gain is smaller. On GPUs older than Hopper grouped GEMM is slower than assumed
 here.
@@ -69,9 +88,10 @@ here.
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes grouped matmuls instead of a loop over experts."""
+    """Proposes grouped matmuls instead of a loop over experts, or instead of all experts for all tokens."""
     loops = find_loops(case)
     if loops is None:
+        yield from _dense(case)
         return
     graph, count = case.graph, len(loops.stretches)
     forward = nodes_in(case.graph, loops.stretches)
@@ -98,18 +118,67 @@ def find(case: Analysis) -> Iterator[Proposal]:
         f"{case.per_step(work.sum()):,.0f} kernels, "
         f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {duration(host_ns)} of CPU time {case.unit.a}"
     )
-    loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
         title="grouped GEMM instead of an expert loop",
         evidence=spans(case, text, inside),
-        fix=case.stack.fix(
-            loaded + NEEDS if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
-            trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
-            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm") + "  # set before unsloth is imported",
-        ).by("expert_loop"),
+        fix=_grouped(case),
         change=change(1),
         best=change(0),
         worst=change(2),
+    )
+
+
+def _grouped(case: Analysis) -> Fix:
+    """Grouped matmuls over the tokens of each expert."""
+    loaded = case.stack.loaded(experts_implementation="grouped_mm")
+    return case.stack.fix(
+        loaded + NEEDS if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
+        trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
+        unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm") + "  # set before unsloth is imported",
+    ).by("expert_loop")
+
+
+def _dense(case: Analysis) -> Iterator[Proposal]:
+    """Each token through the experts that were chosen for it."""
+    found = find_dense_experts(case)
+    if found is None:
+        return
+    graph, count = case.graph, len(found.stretches)
+    forward = nodes_in(graph, found.stretches)
+    backward = without_recompute(case, nodes_in(graph, backward_of(case, found.stretches)))
+    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
+    inside = group >= 0
+    work = inside & graph.on_gpu
+    gpu_ns = float(graph.duration_ns[work].sum())
+    if gpu_ns < LEAST_DENSE_SHARE * float(graph.duration_ns[graph.on_gpu].sum()):
+        return
+    part = np.tile(found.chosen / found.experts, 2)
+    launch_ns = np.array([_launch_ns(case, inside, mask) for mask in (forward >= 0, backward >= 0)])
+
+    def change(level: int):
+        launches = np.repeat(
+            [calibrated.FORWARD_LAUNCHES.rising[level], calibrated.BACKWARD_LAUNCHES.rising[level]], count
+        )
+        took = np.bincount(group[work], weights=graph.duration_ns[work], minlength=2 * count).astype(np.float64)
+        left = took * np.minimum(part * calibrated.ROUTED_COST.rising[level], 1.0)
+        host_ns = launches * np.repeat(launch_ns, count)
+        return partial(with_replacement, replacement=replacement_of(graph, group, host_ns, left, launches))
+
+    text = (
+        f"{count / case.steps:,.0f} layers {case.unit.a} compute all of {found.experts.mean():,.0f} experts for every"
+        f" token, of which a router chooses {found.chosen.mean():,.0f}: {duration(case.per_step(gpu_ns))} of GPU time"
+    )
+    yield Proposal(
+        title="only the chosen experts of each token",
+        evidence=spans(case, text, inside),
+        fix=_grouped(case),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        odds=calibrated.ROUTED_ODDS.value,
+        needs="the results of the other experts are multiplied by zero",
+        item=("experts that were not chosen", "a router chooses a few experts for each token, and all are computed"),
+        key="dense",
     )
 
 
@@ -225,6 +294,6 @@ FINDING = Declaration(
     change=change,
     ledger=LedgerItem("experts one after the other in a loop"),
     lowers=("waiting_for_gpu", "slow_matmuls"),
-    synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
-    titles=("grouped_gemm_instead_of_an_expert_loop",),
+    synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts", "dense_experts"),
+    titles=("grouped_gemm_instead_of_an_expert_loop", "only_the_chosen_experts_of_each_token"),
 )

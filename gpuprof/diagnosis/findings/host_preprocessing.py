@@ -13,7 +13,7 @@ from gpuprof.calibration import loader as calibrated
 from gpuprof.calibration.quoted import ms, percent, us
 from gpuprof.diagnosis.detect.batches.fetched import ALL_BUT_FEW, Fetching, fetching
 from gpuprof.diagnosis.detect.batches.loader_workers import workers_of
-from gpuprof.diagnosis.detect.batches.sample_work import KINDS, LEAST_WORK_SHARE, SampleWork, sample_work
+from gpuprof.diagnosis.detect.batches.rows_on_gpu import FEWEST_ROWS, RowsOnGpu, rows_on_gpu
 from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.offloaded import computed_on_cpu
@@ -61,6 +61,8 @@ RANDOM = frozenset(
 ORDER = frozenset(("aten::randperm", "aten::random_"))
 """Those of them that order samples, or make a loader's seed."""
 
+WHOLE = "rows of a batch taken at once"
+
 PAGE = Page(
     id="host_preprocessing",
     removes="input",
@@ -88,11 +90,10 @@ model's outputs does not count (see `offload`), nor do tables that it computes a
 Rows taken at once: of the stacks that were sampled while the training process makes a batch, half take rows of a
 `TensorDataset` one by one, and the others stack them. A data set of the program's own counts, too, if its `__getitem__`
 calls no Python function but those of pandas, or none and takes less than {us(LONGEST_ROW_NS)} µs for a sample; then
-its probability is {calibrated.OWN_ROWS_ODDS.value:g} (assumed). Kept batches: nine in ten of these stacks are in a
+its probability is {calibrated.OWN_ROWS_ODDS.value:g} (assumed). Or the
+loader takes {FEWEST_ROWS} rows or more for a batch and does nothing else but join them by kernels: its tensors are on
+the GPU, where no worker can reach them. Kept batches: nine in ten of these stacks are in a
 library's collate function, without the user's code, a tokenizer or a decoder, and no random numbers are made.
-Kinds of work on samples (decompressing, opening files, parsing, deep copies, resampling, spectra, maps of labels,
-warps): the functions in at least {percent(LEAST_WORK_SHARE)} % of these stacks, by their names and files, in the
-training process or in the loader's workers.
 Threads: the recorder notes at least {CROWDED:g} times as many for an op as the run may use cores, and ops that compute
 on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 """,
@@ -101,9 +102,7 @@ on tensors in host memory take {percent(LEAST_PREPARING_SHARE)} % of the step.
 for fetching what was prepared. The step is never shorter than what the workers take: {WORKER_SLOWER:g} times the
 present time divided by their number. An op that makes random numbers becomes one launch
 ({us(calibrated.RANDOM_LAUNCH_NS.low)} to {us(calibrated.RANDOM_LAUNCH_NS.high)} µs, assumed); the prediction keeps the
-copy to the GPU, although it is no longer needed. Of a kind of work {percent(calibrated.SAMPLE_WORK_LEFT.value)} %
-({percent(calibrated.SAMPLE_WORK_LEFT.low)} to {percent(calibrated.SAMPLE_WORK_LEFT.high)} %, assumed) is left.
-Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g}
+copy to the GPU, although it is no longer needed. Preparing samples once leaves {calibrated.PREPARED_ONCE.value:g}
 ({calibrated.PREPARED_ONCE.low:g} to {calibrated.PREPARED_ONCE.high:g}) of the time for a batch (assumed). With one
 thread for each core {calibrated.CROWDED_THREADS.value:g} ({calibrated.CROWDED_THREADS.low:g} to
 {calibrated.CROWDED_THREADS.high:g}) of the time of those ops is left (assumed, probability
@@ -113,6 +112,8 @@ batches that are kept, which take {ms(calibrated.FETCH_NS.low)} ms (0 to {ms(cal
 rows are taken at once takes {calibrated.WHOLE_BATCH.value:g} ({calibrated.WHOLE_BATCH.low:g} to
 {calibrated.WHOLE_BATCH.high:g}) times what stacking its rows takes now, and what any batch takes
 ({ms(calibrated.FETCH_NS.low)} to {ms(calibrated.FETCH_NS.high)} ms).
+On the GPU, {calibrated.ROWS_AT_ONCE.value:g} rows' time is left of a batch ({calibrated.ROWS_AT_ONCE.low:g} to
+{calibrated.ROWS_AT_ONCE.high:g}, assumed).
 """,
     wrong="""
 A single request still waits for its own preparation: the gain is in throughput. Without recorded Python stacks,
@@ -217,14 +218,14 @@ def _once(case: Analysis) -> Iterator[Proposal]:
         best, usual, worst = (
             replace(loader, batch_ns=loader.batch_ns * left) for left in calibrated.PREPARED_ONCE.rising
         )
-        work = sample_work(case)
-        if work is not None:
-            ends = [replace(loader, batch_ns=loader.batch_ns * work.left(level)) for level in range(3)]
-            yield _other_work(case, work, loader=ends[1], loader_ends=(ends[0], ends[2]), change=lambda graph: graph)
         yield _prepared_once(case, evidence, loader=usual, loader_ends=(best, worst), change=lambda graph: graph)
         return
     took = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took < LEAST_PREPARING_SHARE * case.step_ns:
+        return
+    on_gpu = rows_on_gpu(case)
+    if on_gpu is not None and on_gpu.is_all:
+        yield _rows_on_gpu(case, on_gpu)
         return
     known = fetching(case) if workers_of(case) == 0 else None
     rows = _one_by_one(case, known, took)
@@ -238,28 +239,9 @@ def _once(case: Analysis) -> Iterator[Proposal]:
     if known is not None and known.joined >= ALL_BUT_FEW and not _draws(case, nodes):
         yield _kept(case, nodes, took)
         return
-    work = sample_work(case) if workers_of(case) == 0 else None
-    if work is not None:
-        best, usual, worst = (partial(scaled, nodes=nodes, factor=work.left(level)) for level in range(3))
-        yield _other_work(case, work, change=usual, best=best, worst=worst)
     text = f"the training's own process prepares each batch: {duration(took)} {case.unit.a}"
     best, usual, worst = (partial(scaled, nodes=nodes, factor=factor) for factor in calibrated.PREPARED_ONCE.rising)
     yield _prepared_once(case, spans(case, text, nodes), change=usual, best=best, worst=worst)
-
-
-def _other_work(case: Analysis, work: SampleWork, **how: Any) -> Proposal:
-    """Proposes to do a kind of work on samples elsewhere, or once."""
-    kind = KINDS[work.kind]
-    text = f"{kind.work} takes {100 * work.share:.0f} % of the time for a batch ({work.function})"
-    return Proposal(
-        title=kind.title,
-        evidence=(Evidence(text, lines=work.lines),),
-        fix=code(kind.fix),
-        needs="what it does is not random for each sample, or the GPU can do it",
-        odds=calibrated.ONCE_ODDS.value,
-        key=work.kind,
-        **how,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,13 +289,39 @@ def _whole_batches(
         changes = [partial(scaled, nodes=where, factor=left) for left in (best, usual, worst)]
         how = {"best": changes[0], "change": changes[1], "worst": changes[2], "lumps": left_without_batches(case)}
     return Proposal(
-        title="rows of a batch taken at once",
+        title=WHOLE,
         evidence=evidence,
         fix=_own_rows() if rows.is_own else _tensor_rows(case),
         odds=calibrated.OWN_ROWS_ODDS.value if rows.is_own else 1.0,
         needs="taking a sample has no random step" if rows.is_own else "",
         key="whole_batches",
         **how,
+    )
+
+
+def _rows_on_gpu(case: Analysis, found: RowsOnGpu) -> Proposal:
+    """Proposes one index per tensor and batch where the data set's tensors are on the GPU."""
+    best, usual, worst = (
+        partial(scaled, nodes=found.nodes, factor=min(left / found.rows, 1.0))
+        for left in calibrated.ROWS_AT_ONCE.rising
+    )
+    took = case.per_step(float(case.graph.duration_ns[found.nodes & ~case.graph.on_gpu].sum()))
+    text = (
+        f"the loader takes {found.rows:,.0f} rows {case.unit.a} one by one from tensors on the GPU, and joins them"
+        f" there: {duration(took)} of CPU time"
+    )
+    return Proposal(
+        title=WHOLE,
+        evidence=spans(case, text, found.nodes),
+        fix=code("for rows in torch.randperm(len(x), device='cuda').split(batch_size): batch = x[rows], y[rows]")
+        + "  # in place of the DataLoader; or\n"
+        + call("DataLoader", Code("dataset"), sampler=Code("rows"), batch_size=None)
+        + "  # with rows = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)",
+        change=usual,
+        best=best,
+        worst=worst,
+        lumps=left_without_batches(case),
+        key="whole_batches",
     )
 
 
@@ -480,13 +488,5 @@ FINDING = Declaration(
         "samples_prepared_once",
         "rows_of_a_batch_taken_at_once",
         "joined_batches_kept",
-        "samples_stored_without_compression",
-        "files_kept_open",
-        "annotations_parsed_once",
-        "samples_without_deep_copies",
-        "audio_stored_at_its_final_rate",
-        "spectra_of_a_batch_on_the_gpu",
-        "maps_of_labels_computed_once",
-        "samples_warped_on_the_gpu",
     ),
 )

@@ -49,15 +49,16 @@ positions): computing takes milliseconds, and each copy from pageable memory mak
 looks the same as no cache.
 """,
     detected=f"""
-Sequences of 3 to 32 forward ops that begin with one that creates a tensor (`arange`, `ones`, `full`, `zeros`, `eye`,
-`linspace`), read no tensor of a shape that layers compute with, and occur with the same names and shapes at least 4
-times a step; at least {percent(LEAST_REBUILT_SHARE)} % of the step. Also sequences of 2 to 32 forward ops that make no
-node of autograd (they leave its number to the next op) before one that does, whose numbers are no integers and whose
-largest tensor has no size that gradients flow through, at least 3 times a step with the same names and shapes. Not
-detected without shapes. On the CPU, copies of one size (1 KiB or more) go to the GPU at least twice before a backward
-pass, with kernels in between, each after 0.2 ms of CPU work in which nothing is launched, or after an op that creates a
-tensor of a size on the CPU. Not counted are stretches with random numbers, calls of a model for one row after another
-(`python_loop`), and copies between which a value is read from the GPU, as both may depend on it.
+Sequences of 3 to 32 forward ops (2 with `tril` or `triu`) that begin with one that creates a tensor (`arange`, `ones`,
+`full`, `zeros`, `eye`, `linspace`), read no tensor of a shape that layers compute with, and occur with the same names
+and shapes at least 4 times a step; at least {percent(LEAST_REBUILT_SHARE)} % of the step. Also sequences of 2 to 32
+forward ops that make no node of autograd (they leave its number to the next op) before one that does, whose numbers are
+no integers and whose largest tensor has no size that gradients flow through, at least 3 times a step with the same
+names and shapes. Not detected without shapes. On the CPU, copies of one size (1 KiB or more) go to the GPU at least
+twice before a backward pass, with kernels in between, each after 0.2 ms of CPU work in which nothing is launched, or
+after an op that creates a tensor of a size on the CPU. Not counted are stretches with random numbers, calls of a model
+for one row after another (`python_loop`), and copies between which a value is read from the GPU, as both may depend on
+it.
 """,
     gain=f"""
 All but the first of each step are removed, with the Python between their ops (at best, of what has no gradients, the

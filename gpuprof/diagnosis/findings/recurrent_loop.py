@@ -70,9 +70,9 @@ in all, with the same shapes (those of `torch.cat` may grow) and in the same mod
 layers, in contrast, are separate modules and have norms. It must take at least {percent(LEAST_LOOP_SHARE)} % of the
 step. Not detected if the recording has no module ranges. Branches also count (heads of an attention, members of an
 ensemble, a head that judges one state after another). They have 4 rounds or more, 20 ops in all, in one module or in
-several of one class, and end in a loss or in a multiplication whose result has another width than the input of a
-round's first one, so no round computes with the result of the one before; or they are lookups in one table after
-another.
+several of one class, and end in a loss, in another single value (the sum of the best similarities of two texts) or in a
+multiplication whose result has another width than the input of a round's first one, so no round computes with the
+result of the one before; or they are lookups in one table after another.
 
 Rounds that can be joined: a loop over small ops with gradients (see `python_loop`), of {FEWEST_KERNELS} kernels a round
 or more, in which nothing collects the results of the rounds: no op writes in place, the CPU reads nothing, no two

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuprof.calibration import loops as loops_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.repeated.derivative_loops import FEWEST_PASSES, find_derivative_loops
 from gpuprof.diagnosis.detect.repeated.gradient_penalties import MOST_CHANNELS, SMALLEST_SIDE, find_penalties
 from gpuprof.diagnosis.detect.repeated.repeated_backward import find_repeated_backward
 from gpuprof.diagnosis.detect.repeated.repeated_derivatives import find_repeated_derivatives
@@ -44,6 +46,10 @@ The residual of a differential equation needs derivatives of a network's output 
 `torch.autograd.grad(u, x, create_graph=True)` goes through the whole network, and makes a graph that the backward pass
 of the loss goes through as well. One call with all inputs computes their derivatives in one pass.
 
+Rows of a Jacobian, second derivatives by each coordinate (a Laplacian) and gradients of each sample are often computed
+in a loop, one call of `torch.autograd.grad` for each. One batched call (`is_grads_batched=True`) launches each kernel
+once for all of them.
+
 A penalty on a discriminator's gradient (WGAN-GP, R1) costs a pass through the whole network and its second derivatives,
 often more than the rest of its step. In every 16th step, with 16 times its weight, it does about the same.
 """,
@@ -57,6 +63,9 @@ Derivatives: two or more passes of a step whose gradients are differentiated aga
 directly after a sum or a tensor of ones was made; derivatives along other directions, and of other outputs, are not the
 same.
 
+Loops: {FEWEST_PASSES} passes or more in a row that share most of their nodes, begin at different ones, and add to no
+gradients.
+
 A penalty: such a pass ends in the backward pass of a convolution of pictures (at most {MOST_CHANNELS} channels, sides
 of at least {SMALLEST_SIDE}) that is called twice or more in a step.
 """,
@@ -65,7 +74,9 @@ All runs of a node but the first of each step are removed, with what the engine 
 {percent(STAYING_SHARE)} % of that stays (assumed). Gains in memory are not counted. Of derivatives, the same holds for
 the nodes that an earlier pass has run for the same output, and, where later passes go through the graphs of both, for
 the nodes of the repeated one's graph. Of a penalty's pass, and of later passes through what it made, a 16th is left (at
-worst a quarter); the network's forward pass for it stays.
+worst a quarter); the network's forward pass for it stays. A loop's passes, and later passes through what they made,
+become one that costs the CPU {loops_calibrated.BATCHED_PASS.value:g} times as much as one of them
+({loops_calibrated.BATCHED_PASS.low:g} to {loops_calibrated.BATCHED_PASS.high:g}, assumed); arithmetic stays as it is.
 """,
     wrong=f"""
 If the losses' weights depend on each loss's gradient, each loss needs a pass of its own. Most such programs copy or
@@ -79,11 +90,39 @@ along other directions that were made before look the same: the probability is {
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
-    """Proposes one backward pass of the sum of the losses, one call for all derivatives of an output, and a penalty on
-    a gradient in fewer steps."""
+    """Proposes one backward pass of the sum of the losses, one call for all derivatives of an output or of
+    several ones, and a penalty on a gradient in fewer steps."""
     yield from _losses(case)
     yield from _derivatives(case)
     yield from _penalties(case)
+    yield from _outputs(case)
+
+
+def _outputs(case: Analysis) -> Iterator[Proposal]:
+    found = find_derivative_loops(case)
+    if found is None:
+        return
+    graph, inside = case.graph, found.group >= 0
+    took = case.per_step(float(graph.duration_ns[inside & ~graph.on_gpu & ~graph.waits].sum()))
+    text = (
+        f"{found.per_step:,.0f} calls of torch.autograd.grad {case.unit.a} go through the same graph, at least"
+        f" {int(found.passes.min())} in a row, each for another output: {duration(took)} of CPU time, later passes"
+        " through what they made included"
+    )
+    best, usual, worst = found.changes(case)
+    yield Proposal(
+        title="one batched torch.autograd.grad for all outputs",
+        evidence=spans(case, text, inside),
+        fix=code("torch.autograd.grad(y, x, torch.eye(n).unsqueeze(1).expand(n, *y.shape), is_grads_batched=True)")
+        + "  # y of n columns, with\n# create_graph as before; or torch.func.vmap(torch.func.jacrev(f))(x)",
+        change=usual,
+        best=best,
+        worst=worst,
+        odds=loops_calibrated.BATCHED_PASS_ODDS.value,
+        item=("derivatives of one output after another", "one batched pass computes those of all outputs"),
+        needs="torch can batch every op of the network, and memory suffices for all outputs at once",
+        key="outputs",
+    )
 
 
 def _penalties(case: Analysis) -> Iterator[Proposal]:
@@ -182,11 +221,12 @@ FINDING = Declaration(
     ),
     synonyms=(
         "retain_graph", "multi_task", "sum_of_losses", "several_losses", "autograd_grad", "create_graph", "pinn",
-        "gradient_penalty", "wgan_gp", "r1",
+        "gradient_penalty", "wgan_gp", "r1", "jacobian", "laplacian",
     ),
     titles=(
         "one_backward_pass_of_the_sum_of_the_losses",
         "one_torch_autograd_grad_for_all_inputs",
         "the_gradient_penalty_in_every_16th_step",
+        "one_batched_torch_autograd_grad_for_all_outputs",
     ),
 )  # fmt: skip

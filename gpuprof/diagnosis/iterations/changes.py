@@ -35,6 +35,13 @@ SHORTER_TAIL: Assumed[Share] = 0.9
 """There is a tail to cut if the 95th percentile of completion lengths is below this share of the longest."""
 RUN_AT_ONCE: Assumed[Ratio] = 1.05
 """Reward functions whose times sum to more than this multiple of their phase run at the same time already."""
+COMPUTES: Assumed[Share] = 0.7
+"""Smallest share of a reward function's time in which its thread uses the CPU, for a function that computes."""
+MOST_BUSY_OF_FUNCTIONS: Assumed[Share] = 0.1
+"""Share of the rewards' time in which a GPU works, above which a model scores."""
+PROCESSES_SAVED: Assumed[tuple[Share, Share]] = (0.3, 0.85)
+"""Share of the time of functions that compute that processes save: smallest; expected, of all but one process's part.
+Texts are copied to the processes, and the longest completion may take most of the time."""
 LEAST_OVERLAPPED: Assumed[Share] = 0.5
 """Smallest share that is saved of the shorter of two sides that could overlap."""
 DECODE_CPU_SAVED: Assumed[tuple[Share, Share]] = (0.3, 0.7)
@@ -93,6 +100,26 @@ def _rewards_at_once(iteration: Iteration, trainer: Trainer) -> Iterator[Iterati
         iteration.mean_ns, "rewards_at_once",
         fix, (saved * (1 - calibrated.SPREAD.value), saved, float(saved)),
         "they run one after another and wait for most of their time; together they take as long as the slowest", None,
+    )  # fmt: skip
+
+
+def _rewards_in_processes(iteration: Iteration, trainer: Trainer) -> Iterator[IterationChange]:
+    """Score completions in several processes, where reward functions compute in Python."""
+    computing = [one for one in iteration.rewards if one.cpu_ns is not None and one.cpu_ns >= COMPUTES * one.ns]
+    took, busy = min(sum(one.ns for one in computing), iteration.ns_of(REWARD)), busy_share(iteration, REWARD)
+    if not took or (busy or 0.0) > MOST_BUSY_OF_FUNCTIONS or iteration.generation is None:
+        return  # a reward model launches kernels
+    processes = min(trainer.cpus or calibrated.REWARD_PROCESSES.value, iteration.generation.sequences)
+    if processes < 2:
+        return
+    names = ", ".join(one.name for one in sorted(computing, key=lambda one: -one.ns)[:3])
+    yield change(
+        iteration.mean_ns, "rewards_in_processes",
+        f"score completions in {names} with concurrent.futures.ProcessPoolExecutor().map, made once",
+        (PROCESSES_SAVED[0] * took, PROCESSES_SAVED[1] * took * (1 - 1 / processes), took * (1 - 1 / processes)),
+        f"they compute in Python, one completion after another: {took / 1e9:.2f} s of an iteration on one of"
+        f" {processes:.0f} cores that could share it",
+        None,
     )  # fmt: skip
 
 
@@ -312,8 +339,8 @@ def _larger_rollout(iteration: Iteration, trainer: Trainer) -> Iterator[Iteratio
 
 
 _ALL: tuple[Callable[[Iteration, Trainer], Iterator[IterationChange]], ...] = (
-    _tail, _rewards_at_once, _rewards_beside, _one_ahead, _decode_without_cpu, _cache_copies, _serving_engine,
-    _ended_sequences, _larger_rollout, _reference, _one_pass, _padding, _weight_sync,
+    _tail, _rewards_at_once, _rewards_in_processes, _rewards_beside, _one_ahead, _decode_without_cpu, _cache_copies,
+    _serving_engine, _ended_sequences, _larger_rollout, _reference, _one_pass, _padding, _weight_sync,
 )  # fmt: skip
 _ON_GPU = (_one_ahead, _decode_without_cpu, _serving_engine)
 """Those that take GPUs: a generator on one of its own, CUDA graphs, a serving engine."""

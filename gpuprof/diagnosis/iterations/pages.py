@@ -6,6 +6,7 @@ from gpuprof.calibration import inference as inference_calibrated
 from gpuprof.calibration import iterations as calibrated
 from gpuprof.calibration.quoted import percent
 from gpuprof.diagnosis.detect.declared.proposal import Page
+from gpuprof.diagnosis.iterations.changes import COMPUTES, MOST_BUSY_OF_FUNCTIONS, PROCESSES_SAVED
 
 _TRAINING = ("training",)
 
@@ -49,6 +50,28 @@ Together they take as long as the slowest of them; their results do not change.
 """,
         wrong="""
 If the functions call the same service and it answers one request at a time, nothing is gained.
+""",
+    ),
+    Page(
+        id="rewards_in_processes",
+        applies=_TRAINING,
+        title="Reward functions compute one completion after another",
+        means="""
+Comparing formulas (sympy, math_verify), parsing code or measuring an edit distance is work for the CPU, and Python does
+it on one core, for one completion after another, while the GPU and the other cores wait. Each completion is scored by
+itself, so processes can share them.
+""",
+        detected=f"""
+Wall time and CPU time of each reward function: its thread uses the CPU for at least {percent(COMPUTES)} % of the time,
+and a GPU works for at most {percent(MOST_BUSY_OF_FUNCTIONS)} % of the recorded rewards (a reward model keeps it busy).
+""",
+        gain=f"""
+The time is divided by the number of cores, at most by that of completions; {percent(PROCESSES_SAVED[1])} % of what that
+saves is expected, and {percent(PROCESSES_SAVED[0])} % of the whole time at the low end (assumed).
+""",
+        wrong="""
+Functions have to be importable, and what they get and return must be plain data. If one completion takes nearly all of
+the time (an endless comparison), a timeout for each helps more.
 """,
     ),
     Page(

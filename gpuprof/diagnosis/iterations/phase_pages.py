@@ -56,7 +56,8 @@ TRL's `_calculate_rewards`, with name, wall time and CPU time of each function; 
 `reward` and `reward_calculation`.
 """,
         gain="""
-See rewards_at_once (functions that wait one after another), rewards_beside and generation_ahead.
+See rewards_at_once (functions that wait one after another), rewards_in_processes (functions that compute),
+rewards_beside and generation_ahead.
 """,
         wrong="""
 Functions that compute gain nothing from running at the same time in one process: Python runs one of them at a time.

@@ -91,7 +91,7 @@ def trainer_of(folder: RunFolder) -> Trainer:
     """The trainer and its arguments, from the run."""
     program = folder.own.program
     if program is None:
-        return Trainer(frozenset(), None)
+        return Trainer(frozenset(), None, cpus=folder.cpus)
     model = folder.own.model or {}
     return Trainer(
         frozenset(program.fields),
@@ -100,6 +100,7 @@ def trainer_of(folder: RunFolder) -> Trainer:
         program.settings,
         _weight_bytes(model),
         _share(model),
+        folder.cpus,
         _is_mixed(model, program.autocast),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 TITLES: dict[str, tuple[str, ...]] = {
     "completion_tail": ("Cut the longest completions", "Do not wait for the longest completions"),
     "rewards_at_once": ("Run reward functions at the same time",),
+    "rewards_in_processes": ("Score completions in several processes",),
     "generation_ahead": ("Generate one iteration ahead, on GPUs of its own",),
     "decode_cpu": ("Compile the decode step over a static cache",),
     "rollout_batch": ("Generate for more prompts at once",),

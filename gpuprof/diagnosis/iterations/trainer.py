@@ -25,6 +25,8 @@ class Trainer:
     """Size of the model's parameters, bytes."""
     trainable_share: float | None = None
     """Share of the parameters that are trained, 0 to 1."""
+    cpus: float | None = None
+    """CPU cores that the program may use."""
     mixed: bool = False
     """Whether its weights are float32 and its passes use autocast to a smaller type."""
 

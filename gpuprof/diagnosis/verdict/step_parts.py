@@ -135,11 +135,13 @@ def _of_mean_step(bar: Bar, budget: Budget | None) -> Bar:
     if budget is None or budget.source != "free" or not bar.parts:
         return bar
     beyond = beyond_usual(budget)
-    usual = _scaled(bar.parts, budget.usual_ns + min(beyond.variation_ns, 0))
+    shown = sum(one.mean_ns or 0 for one in beyond.causes) + beyond.pauses_ns
+    usual_ns = min(budget.usual_in_mean_ns, budget.mean_ns - shown)
+    usual = _scaled(bar.parts, usual_ns)
     added = [BarPart(one.cause, one.mean_ns or 0, one.cause not in NEITHER) for one in beyond.causes]
     waited = {part.key: part.ns for part in usual if part.idle}
     same = {part.key for part in added if part.idle}
     parts = [part for part in usual if not (part.idle and part.key in same)]
     parts += [replace(part, ns=part.ns + (waited.get(part.key, 0) if part.idle else 0)) for part in added]
-    parts += [BarPart(PAUSES, beyond.pauses_ns, False), BarPart(VARIATION, max(beyond.variation_ns, 0), False)]
+    parts += [BarPart(PAUSES, beyond.pauses_ns, False), BarPart(VARIATION, budget.mean_ns - shown - usual_ns, False)]
     return Bar(bar.device, budget.mean_ns, tuple(part for part in parts if part.ns))

@@ -7,6 +7,7 @@ of its rows, multiplies the input by the base weight once more where there is dr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,16 +53,24 @@ class Adapters:
 def find_adapters(case: Analysis) -> Adapters | None:
     """The adapters; None if there are none, or if shapes were not recorded. Computed once per case."""
     if "adapters" not in case.memo:
-        case.memo["adapters"] = _Ops(case).adapters()
+        case.memo["adapters"] = _Ops(case, *siblings(case)).adapters()
     return case.memo["adapters"]
+
+
+def adapters_in(case: Analysis, calls: Sequence[I64]) -> Adapters | None:
+    """The adapters in some calls of a model, each given by its outermost ops in order of time; None if there are
+    none."""
+    if not calls:
+        return None
+    return _Ops(case, np.concatenate(calls), np.repeat(np.arange(len(calls)), [len(one) for one in calls])).adapters()
 
 
 class _Ops:
     """Forward ops in order, with the shapes of the linear ones."""
 
-    def __init__(self, case: Analysis) -> None:
-        self.case = case
-        self.rows, self.family = siblings(case)
+    def __init__(self, case: Analysis, rows: I64, family: I64) -> None:
+        """rows: of the ops; family: the same number for ops that follow one another."""
+        self.case, self.rows, self.family = case, rows, family
         self.names = case.trace.texts(case.trace.ops.name[self.rows])
         self._dims = case.trace.ops.dims[self.rows].tolist()
         self.linear = [at for at, name in enumerate(self.names) if name == _LINEAR]

@@ -6,8 +6,8 @@ So ranges of modules must have been recorded: without them the two look the same
 (`torch.nn.LSTM`) for one step at a time, and append each step's result to a tensor that grows.
 
 Branches repeat as well: heads of an attention, members of an ensemble, or a head that judges one state after another.
-They end in a loss, or in a multiplication whose result has another width than the input of the next one, so that none
-computes with the result of the one before. Nor do lookups in one table after another.
+They end in a loss or another single value, or in a multiplication whose result has another width than the input of the
+next one, so that none computes with the result of the one before. Nor do lookups in one table after another.
 
 The third kind are rounds that are fed from the CPU: each begins by copying the input of its first multiplication to the
 GPU (a policy that is called for one environment after another). What the GPU computed in one round reaches the next one
@@ -17,6 +17,7 @@ only if Python reads it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +32,7 @@ from gpuprof.timeline.cpu.view_ops import VIEWS
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
-from gpuprof.units import Assumed, Ops, Ratio, Rounds, Share
+from gpuprof.units import Assumed, Ops, Published, Ratio, Rounds, Share, Values
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -56,6 +57,10 @@ LOSSES = frozenset(
     f"aten::{name}" for name in ("cross_entropy_loss", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div",
                                  "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss")
 )  # fmt: skip
+WHOLE = frozenset({"aten::sum", "aten::mean"})
+"""Reductions that without dimensions have only the tensor and a type as arguments."""
+WHOLE_ARGUMENTS: Published[Values] = 2
+REDUCTIONS = WHOLE | frozenset({"aten::max", "aten::min", "aten::amax", "aten::logsumexp", "aten::norm", "aten::dot"})
 LONG_PAUSE: Assumed[Ratio] = 4.0
 """If the Python between two rounds takes this many times its usual time, it does something else."""
 FEWEST_GROUPS: Assumed[Rounds] = 2
@@ -209,19 +214,32 @@ def _classes(case: Analysis) -> I64:
 
 def _apart(case: Analysis, rows: I64) -> bool:
     """Whether a round of these ops cannot compute with the result of the one before: it only looks up rows of a table,
-    or ends in a loss, or its last op except views is a multiplication whose rows have another width than the input of
-    its first multiplication."""
+    or ends in a loss or in another single value, or its last op except views is a multiplication whose rows have
+    another width than the input of its first multiplication."""
     names = [case.trace.strings[int(case.trace.ops.name[row])] for row in rows.tolist()]
     if GATES & set(names):
         return False
     computing = [at for at, name in enumerate(names) if name not in VIEWS and not _of_values(case, int(rows[at]))]
     if not computing:
         return False
-    if {names[at] for at in computing} <= LOOKUPS or names[computing[-1]] in LOSSES:
+    last_name = names[computing[-1]]
+    if (
+        {names[at] for at in computing} <= LOOKUPS
+        or last_name in LOSSES
+        or _reduces(case, last_name, rows[computing[-1]])
+    ):
         return True
     first = next((widths for at in computing if (widths := _widths(case, names[at], int(rows[at])))), None)
     last = _widths(case, names[computing[-1]], int(rows[computing[-1]]))
     return first is not None and last is not None and first[0] != last[1]
+
+
+def _reduces(case: Analysis, name: str, row: int) -> bool:
+    """Whether an op makes a single value of a tensor: of a vector, or by a sum or a mean without dimensions."""
+    shapes = shapes_in(case, int(case.trace.ops.dims[row]))
+    if name not in REDUCTIONS or not shapes or not shapes[0]:
+        return False
+    return len(shapes[0]) == 1 or (name in WHOLE and len(shapes) <= WHOLE_ARGUMENTS)
 
 
 def _of_values(case: Analysis, row: int) -> bool:
@@ -260,10 +278,11 @@ def growing(case: Analysis, loops: SmallLoops) -> Mask:
     return found
 
 
-def outermost_forward(case: Analysis) -> I64:
-    """Rows of the forward pass's outermost ops in the window, in order of time by thread."""
+def outermost_forward(case: Analysis, phases: Sequence[int] = (FORWARD,)) -> I64:
+    """Rows of the forward pass's outermost ops in the window, in order of time by thread. phases: those that count as
+    forward pass."""
     ops, parent, (low, high) = case.trace.ops, case.timeline.nesting.parent, case.timeline.window
-    mine = (ops.kind == OP) & (case.timeline.host.op == FORWARD) & (ops.start_ns >= low) & (ops.start_ns < high)
+    mine = (ops.kind == OP) & np.isin(case.timeline.host.op, phases) & (ops.start_ns >= low) & (ops.start_ns < high)
     rows = np.flatnonzero(mine)
     rows = rows[climb(parent[rows], parent, ops.kind == OP) < 0]
     return rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]

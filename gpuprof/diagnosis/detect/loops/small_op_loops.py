@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NOT_SMALL = LARGE_OPS | ONCE_A_LAYER
 """A repetition that contains one of these ops is a stack of layers."""
+PRODUCTS = frozenset({"aten::matmul", "aten::mm", "aten::bmm"})
 FILES = frozenset({"aten::set_"})
 """Op with which loading and saving create tensors, in loops that are not the user's."""
 SPLITS = frozenset(
@@ -89,6 +91,7 @@ def _find(case: Analysis) -> SmallLoops | None:
         return None
     names = ops.name[rows].astype(np.int64)
     bad = case.ops_named(lambda name: name in NOT_SMALL or name in FILES or not name.startswith("aten::"))[rows]
+    bad &= ~_of_two_vectors(case, rows)
     found = loops_in(names, family, bad)
     if found is None:
         return None
@@ -113,6 +116,15 @@ def _find(case: Analysis) -> SmallLoops | None:
         Stretches(again.thread, again.start_ns, ops.start_ns[rows[found.again_begin]]),
         backward_of(case, Stretches(thread, start, np.where(ahead, end, start))),
     )
+
+
+def _of_two_vectors(case: Analysis, rows: I64) -> Mask:
+    """Multiplications that return a single value: the similarity of two samples, which no layer computes."""
+    found = case.ops_named(PRODUCTS.__contains__)[rows]
+    for at in np.flatnonzero(found).tolist():
+        shapes = [shape for shape in shapes_in(case, int(case.trace.ops.dims[rows[at]])) if shape]
+        found[at] = len(shapes) == 2 and prod(shapes[0][:-1]) == 1 and shapes[0][-1] == prod(shapes[1])
+    return found
 
 
 def _splits(case: Analysis, rows: I64) -> Mask:

@@ -120,8 +120,8 @@ def _cleared(moments: _Moments, at: int) -> list[bool] | None:
     if not following or any(not shapes or not shapes <= made for shapes in following):
         return None
     updated: Counter[Shape] = Counter()
-    for shapes in following:
-        updated |= shapes
+    for shapes in following:  # each optimizer has weights of its own
+        updated += shapes
     idle = made - updated
     cleared = moments.next_clearing(at, idle) if idle else None
     if cleared is None or len(moments.updates_between(start, cleared)) != len(following):

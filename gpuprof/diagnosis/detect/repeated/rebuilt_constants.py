@@ -26,6 +26,8 @@ MAKE = frozenset(
     f"aten::{name}" for name in ("arange", "ones", "full", "zeros", "eye", "linspace", "ones_like", "full_like")
 )
 """Ops that make a tensor of a size alone."""
+TRIANGLES = frozenset({"aten::tril", "aten::triu"})
+"""Ops that make a causal mask of a square, however few others there are."""
 GO_ON = MAKE | frozenset(
     f"aten::{name}"
     for name in (
@@ -75,7 +77,7 @@ def find_rebuilt_constants(case: Analysis) -> RebuiltConstants | None:
         if at < end:
             continue  # within the chain before
         end = _end(case, dims, families, names, activations, at)
-        if end - at >= FEWEST_OPS:
+        if end - at >= FEWEST_OPS or not TRIANGLES.isdisjoint(names[at:end]):
             key = (int(step[at]), *names[at:end], *dims[at:end])
             chains[key].append((int(rows[at]), int(rows[end - 1])))
     repeated = [(key, mine) for key, mine in chains.items() if len(mine) >= FEWEST_REBUILT]

@@ -166,7 +166,7 @@ def _number_of_makers(passes: list[GraphPass]) -> int:
     return numbers[int(np.argmax(shares))] if numbers else -1
 
 
-def _output(one: GraphPass) -> _Key | None:
+def output_of(one: GraphPass) -> _Key | None:
     """The node of the output that a pass differentiates: its first one, but for the sum of its elements."""
     return next((key for key, name in zip(one.keys, one.names, strict=True) if not SUMS.search(name)), None)
 
@@ -175,10 +175,10 @@ def _twin(passes: list[GraphPass], at: int) -> GraphPass | None:
     """The first earlier pass of the step for the same output; None if there is none, or if either is along a
     direction."""
     one = passes[at]
-    if not any(one.made) or not one.is_along_ones or (output := _output(one)) is None:
+    if not any(one.made) or not one.is_along_ones or (output := output_of(one)) is None:
         return None
     earlier = (other for other in passes[:at] if any(other.made) and other.is_along_ones)
-    return next((other for other in earlier if _output(other) == output), None)
+    return next((other for other in earlier if output_of(other) == output), None)
 
 
 def made_by(passes: list[GraphPass], one: GraphPass) -> set[int]:
