@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.case import only, run_of
+from helpers.case import case_of, only, run_of
+from helpers.cpu_recording import recorded
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from helpers.present import present
@@ -143,3 +144,54 @@ def test_a_loss_that_encodes_its_batch_in_parts():
     assert "parts of the batch" in parts.title and once.speedup.high < 2 and "encodes" in once.title
     above = present(found.above_reach)
     assert above.largest[0].finding == "accumulation"
+
+
+def adversarial(model, batch, optimizer):
+    """Gradients of samples whose embeddings are moved are added to those of the samples (FGM)."""
+    import torch
+
+    model(batch).square().mean().backward()
+    table = model[0].weight
+    moved = table.grad / table.grad.norm()
+    table.data.add_(moved)
+    model(batch).square().mean().backward()
+    with torch.no_grad():
+        table.sub_(moved)
+
+
+def sharpness_aware(model, batch, optimizer):
+    """All weights are moved along their gradients, and back."""
+    import torch
+
+    model(batch).square().mean().backward()
+    with torch.no_grad():
+        moved = [0.05 * one.grad for one in model.parameters()]
+        for one, by in zip(model.parameters(), moved, strict=True):
+            one.add_(by)
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    with torch.no_grad():
+        for one, by in zip(model.parameters(), moved, strict=True):
+            one.sub_(by)
+
+
+def accumulated(model, batch, optimizer):
+    for part in batch.split(len(batch) // 2):
+        model(part).square().mean().backward()
+
+
+@pytest.mark.parametrize(("passes", "count"), [(adversarial, None), (sharpness_aware, None), (accumulated, 2)])
+def test_passes_between_which_weights_move_are_no_micro_batches(tmp_path: Path, passes, count: int | None):
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Linear(16, 50))
+    optimizer, batch = torch.optim.SGD(model.parameters(), 1e-3), torch.randint(0, 50, (4, 8))
+
+    def step(_: int) -> None:
+        optimizer.zero_grad()
+        passes(model, batch, optimizer)
+        optimizer.step()
+
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    assert micro_batches(case) == count

@@ -44,10 +44,12 @@ again, reads all weights again, and small kernels do not fill the GPU. Fewer pas
 same training in less time, as long as the activations fit in memory.
 """,
     detected="""
-Steps with the same number of backward passes, two or more. The micro-batch is multiplied by each divisor of that number
-that fits in 90 % of the GPU's memory, if a run reports its use. The other case is a loss that encodes its batch
-in parts (the cached losses of sentence-transformers, GradCache): the same module is called as often in the forward pass
-as inside one backward pass, with a backward pass after each of those calls.
+Steps with the same number of backward passes, two or more. Not where an optimizer steps between two of them, or the
+program writes weights or gradients in place there without autograd (adversarial samples, sharpness-aware minimisation):
+these passes are of different weights. The micro-batch is multiplied by each divisor of that number that fits in 90 % of
+the GPU's memory, if a run reports its use. The other case is a loss that encodes its batch in parts (the cached losses
+of sentence-transformers, GradCache): the same module is called as often in the forward pass as inside one backward
+pass, with a backward pass after each of those calls.
 """,
     gain="""
 The kernels of a pass grow as they do for a larger batch (see `larger_batch`), and the passes that are no longer needed
