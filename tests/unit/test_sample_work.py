@@ -47,6 +47,7 @@ def of(stack: tuple[tuple[str, str, str], ...], share: float = 1.0, count: int =
         ("scipy/ndimage/_morphology.py", "distance_transform_edt", "maps"),
         ("scipy/ndimage/_interpolation.py", "map_coordinates", "warped"),
         ("augment.py", "elastic_deform", "warped"),
+        ("skimage/transform/_warps.py", "resize", "warped"),
         ("torch/_tensor.py", "Tensor.clone", ""),
         ("PIL/ImageFile.py", "ImageFile.__init__", ""),
     ],

@@ -80,7 +80,7 @@ KINDS = {
         "distances = np.load(path)  # distance_transform_edt once for each label, before the training",
     ),
     "warped": WorkKind(
-        r"ndimage/|map_coordinates|affine|elastic|\bwarp|\bzoom|rotat",
+        r"ndimage/|map_coordinates|affine|elastic|(?<![a-z])warp|\bzoom|rotat",
         "warping samples",
         "samples warped on the GPU",
         'grid = affine_grid(theta, batch.shape).to("cuda")  # and a coarse, upsampled field of offsets\n'
