@@ -80,6 +80,11 @@ ONCE_ODDS = Number(
     "How likely the costly part of preparing a sample gives the same each time, and its result fits in memory or on a "
     "disk that is quick enough; a recording does not show it.",
 )  # fmt: skip
+SAMPLE_WORK_LEFT = Number(
+    0.1, 0.0, 0.5, "", "assumed",
+    "What is left of the work on samples that is done once before the training, on the GPU for the whole batch, or not "
+    "at all: reading what was prepared takes time as well.",
+)  # fmt: skip
 ROWS_AT_ONCE = Number(
     8.0, 4.0, 16.0, "rows", "assumed",
     "What taking all rows of a batch at once costs the CPU, in rows that are taken one by one: an index for each "

@@ -66,6 +66,10 @@ _RANGES = [
 ]
 
 
+_CLEARS = re.compile("zero_?grad", re.IGNORECASE)
+"""Ranges in which gradients are cleared."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostPhases:
     """The phase of every op, and of CPU time that no op covers."""
@@ -76,6 +80,8 @@ class HostPhases:
     """Mask of the ops whose own name shows their phase."""
     backward: Intervals
     optimizer: Intervals
+    working: Intervals
+    """The same without the clearing of gradients ahead of a backward pass."""
     autograd: frozenset[int]
     """Threads that run the backward pass only."""
     step_end: I64
@@ -102,7 +108,7 @@ class HostPhases:
     def _by_neighbours(self, t: I64) -> U8:
         phases = np.full(len(t), OTHER, np.uint8)
         inside = _inside(self.backward, t)
-        next_backward, next_optimizer = (_next_start(x, t) for x in (self.backward, self.optimizer))
+        next_backward, next_optimizer = (_next_start(x, t) for x in (self.backward, self.working))
         far = np.iinfo(np.int64).max
         k = np.searchsorted(self.step_end, t, side="right")
         end = np.append(self.step_end, far)[k]
@@ -176,16 +182,41 @@ def host_phases(trace: Trace, nesting: Nesting, steps: AnalysedSteps, links: Lin
         updates = union(_last_end(backward, ops.end_ns[closures]), ops.end_ns[closures])
         phase = inherit(mark, parent, _UNSET)
         phase[(phase == _UNSET) & (ops.thread == main) & _inside(updates, ops.start_ns)] = OPTIMIZER
-    optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
+    optimizer = union(*_spans(trace, phase == OPTIMIZER))
+    working = _without_clearing(trace, nesting, phase == OPTIMIZER, backward, steps)
     known = len(ops) > 0 or bool(engine)
     result = HostPhases(
-        phase, named, backward, optimizer, autograd, steps.end_ns, updates, known, differentiable=differentiable
+        phase,
+        named,
+        backward,
+        optimizer,
+        working,
+        autograd,
+        steps.end_ns,
+        updates,
+        known,
+        differentiable=differentiable,
     )
     bare = np.flatnonzero(phase == _UNSET)
     # An op without a mark has the phase of its outermost op's moment, so that a tree has one phase.
     root = _roots(trace, nesting)[bare]
     phase[bare] = result.at(ops.thread[root], ops.start_ns[root])
     return result
+
+
+def _without_clearing(
+    trace: Trace, nesting: Nesting, rows: Mask, backward: Intervals, steps: AnalysedSteps
+) -> Intervals:
+    """The work of optimizers, but for the clearing of gradients before a backward pass: what comes ahead of that is no
+    clipping, but the forward pass, also after another backward pass of the step (two optimizers)."""
+    ops = trace.ops
+    clearing = inside(nesting, trace.rows_named(ops.name, _CLEARS.search) & rows)
+    updates = union(*_spans(trace, rows & ~clearing))
+    starts = ops.start_ns
+    far = np.append(steps.end_ns, np.iinfo(np.int64).max)[np.searchsorted(steps.end_ns, starts, side="right")]
+    ahead = _next_start(backward, starts)
+    clearing &= (ahead < far) & (ahead < _next_start(updates, starts))
+    return union(*_spans(trace, rows & ~clearing))
 
 
 def _autograd_ops(trace: Trace) -> Mask:

@@ -395,9 +395,10 @@ for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, coll
 @pytest.mark.measures_time
 @pytest.mark.slow
 @TORCH
-def test_the_workers_of_the_loader_are_sampled_on_request(tmp_path: Path):
+@pytest.mark.parametrize("options", [("--sample-workers",), ()], ids=["on request", "as the training waits for them"])
+def test_the_workers_of_the_loader_are_sampled(tmp_path: Path, options: tuple[str, ...]):
     """Compared with the workers' own times, as on a busy machine everything takes longer, to different degrees."""
-    run = trace(tmp_path, WORKERS, "--sample-workers", settle=("--settle", "3", "--baseline", "3"))
+    run = trace(tmp_path, WORKERS, *options, settle=("--settle", "3", "--baseline", "3"))
     assert run.code == 0, run.stderr
     assert errors_in(run.folder) == []
     assert samples(run.folder)["workers"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.case import only
@@ -45,6 +46,35 @@ def test_a_selection_reads_its_input_some_times(tmp_path: Path):
 @pytest.mark.parametrize(("seen", "gpu"), [(WIDTH, SORT), (WIDTH // 2, SORT), (USED, 20 * US)])
 def test_not_where_the_row_is_used_or_the_sort_is_short(tmp_path: Path, seen: int, gpu: int):
     assert not list(full_sort.find(sorting(tmp_path, seen, gpu)))
+
+
+def sliced(folder: Path, shape: list[int], seen: int, end: int) -> Analysis:
+    """A sort of `shape` whose slice up to `end` is read after an op on another tensor, next to rows of `seen`."""
+    program = Program()
+
+    def body():
+        for _ in range(10):
+            program.small_mm(20 * US, 1_000 * US)
+        program.plain("sort", shape, gpu=SORT, type=FLOAT)
+        numbers: dict[str, Any] = {"Concrete Inputs": ["", str(len(shape) - 1), "0", str(end), "1"]}
+        program.op("aten::slice", dims=[shape, [], [], [], []], types=[FLOAT], **numbers)
+        program.plain("repeat", [7, 3], gpu=2 * US, type=FLOAT)
+        program.plain("index", [*shape[:-1], seen], gpu=2 * US, type=FLOAT)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+@pytest.mark.parametrize("shape", [[ROWS, WIDTH], [ROWS * WIDTH]])
+def test_a_recorded_slice_says_what_is_used(tmp_path: Path, shape: list[int]):
+    proposal = only(full_sort, sliced(tmp_path, shape, USED, USED))
+    assert f"rows of {shape[-1]:,} values are sorted, of which 64 are used" in proposal.evidence[0].text
+
+
+@pytest.mark.parametrize(("seen", "end"), [(WIDTH, USED), (WIDTH // 2, WIDTH // 2), (USED, WIDTH)])
+def test_not_where_more_is_read_than_a_slice(tmp_path: Path, seen: int, end: int):
+    assert not list(full_sort.find(sliced(tmp_path, [ROWS, WIDTH], seen, end)))
 
 
 RADIX = "void at_cuda_detail::cub::detail::radix_sort::DeviceSegmentedRadixSortKernel<>"

@@ -16,14 +16,16 @@ MOMENTS = 64
 ROUND = ("select", "mul", "add", "mul", "add", "copy_")
 
 
-def rollout(folder: Path, row: int = 256, moments: int = MOMENTS, rows: bool = True) -> Analysis:
+def rollout(folder: Path, row: int = 256, moments: int = MOMENTS, rows: bool = True, split: bool = False) -> Analysis:
     """Advantages from the last of some moments to the first, behind a small model. row: environments; rows: the rounds
-    take rows of tensors, not tensors of a list."""
+    take rows of tensors, not tensors of a list; split: `unbind` has made that list of a tensor."""
     made = Program()
 
     def body() -> None:
         made.python(1 * MS)
         made.small_mm()
+        if split:
+            made.plain("unbind", [moments, row], gpu=0)
         for _ in range(moments):
             for name in ROUND:
                 made.plain(name if rows or name != "select" else "sub", [row], [row], gpu=2 * US)
@@ -32,6 +34,10 @@ def rollout(folder: Path, row: int = 256, moments: int = MOMENTS, rows: bool = T
     for _ in range(3):
         made.step(body)
     return made.case(folder)
+
+
+def test_rows_that_were_split_before(tmp_path):
+    assert proposals(rollout(tmp_path, rows=False, split=True)).keys() == {"rows", ""}
 
 
 def proposals(case: Analysis) -> dict[str, float]:

@@ -43,6 +43,40 @@ def test_it_is_a_lookup_of_rows(tmp_path: Path):
     assert "8,192 one-hot vectors of 32,000" in proposal.evidence[0].text and "embedding" in str(proposal.fix)
 
 
+def quantizer(folder: Path, product: list[list[int]], indices: int = 1) -> Analysis:
+    """A GPU-bound step: vectors by scatter_, their counts, and a multiplication of two shapes."""
+    program = Program()
+    vectors = [TOKENS, CLASSES]
+
+    def body():
+        program.op("aten::scatter_", PLAIN, VECTORS, [vectors, [], [TOKENS, indices], []], [FLOAT, "", "long int", ""])
+        program.plain("sum", vectors, [], gpu=VECTORS, type=FLOAT)
+        program.op("aten::matmul", MATMUL, PRODUCT_NS, product, [FLOAT, FLOAT])
+        for _ in range(10):
+            program.small_mm(20 * US, 1_000 * US)
+
+    for _ in range(3):
+        program.step(body)
+    return program.case(folder)
+
+
+@pytest.mark.parametrize(
+    ("product", "indices", "op"),
+    [
+        ([[TOKENS, CLASSES], [CLASSES, WIDTH]], 1, "embedding"),
+        ([[WIDTH, TOKENS], [TOKENS, CLASSES]], 1, "index_add_"),
+        ([[TOKENS, CLASSES], [CLASSES, WIDTH]], 2, ""),
+        ([[TOKENS, WIDTH], [WIDTH, CLASSES]], 1, ""),
+    ],
+)
+def test_vectors_of_a_quantizer(tmp_path: Path, product: list[list[int]], indices: int, op: str):
+    """Rows that are read, and rows that are summed by code; not of two codes each, nor of another multiplication."""
+    found = list(one_hot.find(quantizer(tmp_path, product, indices)))
+    assert len(found) == bool(op)
+    for one in found:
+        assert op in str(one.fix) and "8,192 one-hot vectors of 32,000" in one.evidence[0].text
+
+
 @pytest.mark.parametrize(("between", "gpu"), [("aten::mul", PRODUCT_NS), ("aten::to", 20 * US)])
 def test_not_of_vectors_that_are_changed_or_cost_little(tmp_path: Path, between: str, gpu: int):
     assert not list(one_hot.find(embedding(tmp_path, between, gpu)))

@@ -68,6 +68,29 @@ def test_a_loss_for_each_output_is_one_for_all_or_for_the_last(tmp_path):
     assert last.changes and not one.changes and one.odds > last.odds
 
 
+@pytest.mark.parametrize(("gradients", "fix"), [(True, "weight_decay"), (False, "_foreach_norm")])
+def test_a_norm_of_each_weight_in_the_loss_is_weight_decay(tmp_path, gradients: bool, fix: str):
+    case = trained(tmp_path, outputs=20, names=("linalg_vector_norm", "add"), gradients=gradients)
+    assert fix in str(only(python_loop, case).fix)
+
+
+LEVEL = ("mul", "floor", "sub", "remainder", "unsqueeze", "add", "index", "gather", "sum")
+
+
+@pytest.mark.parametrize("lookup", ["embedding", "grid_sampler"])
+def test_a_lookup_for_each_level_is_one_for_all(tmp_path, lookup: str):
+    """Indices and interpolation weights are computed for each level; no lookup returns the indices of the next."""
+    found = [one for one in python_loop.find(trained(tmp_path, names=LEVEL, layer=lookup)) if one.key]
+    assert [one.key for one in found] == ["levels"]
+    assert "5 times 10 different ops" in found[0].evidence[0].text
+
+
+def test_a_residual_quantizer_needs_one_level_after_another(tmp_path):
+    assert not [
+        one for one in python_loop.find(trained(tmp_path, names=(*LEVEL, "argmin"), layer="embedding")) if one.key
+    ]
+
+
 @pytest.mark.parametrize(
     "more",
     [{"layer": "linear"}, {"outputs": 2}, {"gradients": False}, {"rest": 100 * MS}, {"nodes": False}],

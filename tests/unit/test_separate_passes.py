@@ -111,3 +111,28 @@ def test_a_predicted_picture_may_be_the_next_input(tmp_path: Path, channels: int
 
     case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
     assert len(list(separate_passes.find(case))) == count
+
+
+@pytest.mark.parametrize(
+    ("sizes", "twice", "count"),
+    [((8, 12, 16), True, 1), ((8, 8, 8), True, 0), ((8, 12, 16), False, 0), ((8, 8), False, 0)],
+)
+def test_models_of_one_structure_with_inputs_of_their_own_shape(
+    tmp_path: Path, sizes: tuple[int, ...], twice: bool, count: int
+):
+    """Discriminators at several scales judge real and generated pictures; two towers see a picture each."""
+    import torch
+    from torch import nn
+
+    judges = [nn.Sequential(nn.Conv2d(1, 8, 3), *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))) for _ in sizes]
+    pairs = [[torch.randn(2, 1, size, size) for _ in range(1 + twice)] for size in sizes]
+
+    def step(_: int) -> None:
+        scores = [model(one).mean() for model, inputs in zip(judges, pairs, strict=True) for one in inputs]
+        torch.stack(scores).sum().backward()
+
+    case = case_of(recorded(tmp_path / "trace.json", step), as_recorded=True)
+    found = list(separate_passes.find(case))
+    assert len(found) == count
+    if count:
+        assert "runs 2 times before each backward pass" in found[0].evidence[0].text

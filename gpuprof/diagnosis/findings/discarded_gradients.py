@@ -61,7 +61,9 @@ gradient goes on to a trained layer.
 
 Weights on the way: gradients that a pass adds to those of an earlier pass, with which an optimizer has made its step in
 between; or new ones at the beginning of a pass that the next optimizer's step does not have, and another one's has. In
-both cases they are new again in the next pass that makes them.
+both cases they are new again in the next pass that makes them. Where the tensors of an optimizer do not show, a pass
+must add to just those gradients that the pass before has made, make others, and steps of optimizers must come after
+both; the end of a pass is found in this way, too.
 """,
     gain="""
 The end of the backward pass is removed; at worst 40 % of it stays (assumed, as in `idle_gradients`). Activations that

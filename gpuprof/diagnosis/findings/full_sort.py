@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuprof.calibration import slow as calibrated
 from gpuprof.calibration.quoted import percent
+from gpuprof.costs.arguments import parse
 from gpuprof.costs.dtypes import element_bytes, format_of
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
@@ -22,7 +23,7 @@ from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.transform import at_most, removed, scaled
 from gpuprof.tracefile.trace import I64, OP
-from gpuprof.units import Assumed, Share
+from gpuprof.units import Assumed, Ops, Share
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis, Change
@@ -33,6 +34,9 @@ MOST_USED: Assumed[Share] = 1 / 8
 """Largest part of a row that is used: with more, a sort is as fast as a selection."""
 VIEWS = frozenset({"aten::slice", "aten::narrow", "aten::select", "aten::as_strided", "aten::detach", "aten::to"})
 """Ops on the result that launch nothing."""
+SLICES = frozenset({"aten::slice"})
+MOST_OPS_BETWEEN: Assumed[Ops] = 16
+"""Most ops on other tensors between a slice of a sorted tensor and what reads it."""
 RADIX = re.compile(r"radix_?sort", re.IGNORECASE)
 """Kernels whose passes depend on the number of bits."""
 SORTS = frozenset({"aten::sort", "aten::argsort"})
@@ -49,8 +53,9 @@ the same order.
 """,
     detected=f"""
 `aten::sort` on rows of which the next op that computes sees an eighth or less, by the recorded shapes; at least
-{percent(LEAST_SORT_SHARE)} % of the GPU's time. Or radix sorts of fp32 values, cast from bf16 or fp16 by the op before,
-that take this share. Not detected without shapes and types.
+{percent(LEAST_SORT_SHARE)} % of the GPU's time. If a slice of the result, whose numbers were recorded, comes directly
+after the sort, up to {MOST_OPS_BETWEEN:g} ops on other tensors may come before it. Or radix sorts of fp32 values, cast
+from bf16 or fp16 by the op before, that take this share. Not detected without shapes and types.
 """,
     gain=f"""
 The sort's kernels take as long as reading its input {calibrated.TOPK_PASSES.value:g} times
@@ -145,7 +150,7 @@ def find_sorts(case: Analysis) -> Sorted | None:
     kept: list[tuple[int, int, int, int]] = []
     for row in _sorts(case).tolist():
         shape = next((one for one in shapes_in(case, int(ops.dims[row])) if one), None)
-        if shape is None or len(shape) < 2:
+        if shape is None:
             continue
         used = _used(case, row, shape, nesting)
         if used is not None and used <= MOST_USED * shape[-1]:
@@ -177,7 +182,7 @@ def _format(case: Analysis, row: int, at: int) -> str:
 
 def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int | None:
     """Values per row that the next op after a sort reads, beyond views and enclosing ops; None if it reads all of them,
-    or if unknown."""
+    or if unknown. Where the result is sliced first, and how is recorded, ops on other tensors may come in between."""
     ops = case.trace.ops
     later = np.flatnonzero(
         (ops.kind == OP)
@@ -185,13 +190,30 @@ def _used(case: Analysis, row: int, shape: tuple[int, ...], nesting: I64) -> int
         & (nesting == nesting[row])
         & (ops.start_ns >= ops.end_ns[row])
     )
+    kept, others = None, 0
     for other in later[np.argsort(ops.start_ns[later], kind="stable")].tolist():
         shapes = [one for one in shapes_in(case, int(ops.dims[other])) if one]
-        if case.trace.text(int(ops.name[other])) in VIEWS or not shapes:
+        name = case.trace.text(int(ops.name[other]))
+        if name in SLICES and shape in shapes and not others:
+            kept = _kept(case, other, len(shape)) or kept
+        if name in VIEWS or not shapes:
             continue
         like = [one[-1] for one in shapes if one[:-1] == shape[:-1]]
-        return min(like) if like and shape[-1] not in like else None
-    return None
+        if shape[-1] in like or (kept is None and (not like or len(shape) < 2)):
+            return None
+        if kept is None or kept in like or others == MOST_OPS_BETWEEN:
+            return kept or min(like)
+        others += 1
+    return kept
+
+
+def _kept(case: Analysis, row: int, dimensions: int) -> int | None:
+    """Values of each row that a slice takes; None if it takes rows, or if its numbers were not recorded."""
+    numbers = parse("", None, None, None, case.trace.text(int(case.trace.ops.concrete[row]))).concrete
+    if len(numbers) < 4 or not all(re.fullmatch(r"-?\d+", number) for number in numbers[1:4]):
+        return None
+    at, start, end = map(int, numbers[1:4])
+    return end - start if at % dimensions == dimensions - 1 and 0 <= start < end else None
 
 
 def _bytes(case: Analysis, row: int) -> int:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.calibration.quoted import more, ms, us
+from gpuprof.calibration.quoted import more, ms, percent, us
 from gpuprof.diagnosis.detect.batches.loader_workers import made_of, tensors_of, workers_of
 from gpuprof.diagnosis.detect.batches.rows_on_gpu import rows_on_gpu
+from gpuprof.diagnosis.detect.batches.sample_work import KINDS, LEAST_WORK_SHARE, SampleWork, sample_work
 from gpuprof.diagnosis.detect.cpu.collecting import left_without_batches
 from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.cpu.own_lines import batch_lines
@@ -57,7 +58,7 @@ Each tensor of a batch has shared memory of its own, which one thread of the tra
 maps, however small the tensor is. A detector's targets are a list of seven tensors for each picture: a hundred tensors
 for a batch of 16, which no number of workers hands over quicker.
 """,
-    detected="""
+    detected=f"""
 Time in the data phase: inside a DataLoader's `__next__`, or inside a range whose name says that it loads data. It
 counts if the step gets shorter when it is replayed without it; time in which the GPU still has queued work costs
 nothing. Where workers already prepare the batches, their throughput counts: `gpuprof trace` measures the time per
@@ -65,6 +66,10 @@ batch inside the workers and compares what they deliver with the step time when 
 without a run shows by the iterator's name whether there are workers, but not how many: twice the number is advised
 then. Many tensors: workers hand over at least 24 a batch, as the recorder counts them in lists and dictionaries, and
 the training waits for batches.
+
+Kinds of work on samples (decompressing, opening files, parsing, deep copies, resampling, spectra, maps of labels,
+warps): the functions in at least {percent(LEAST_WORK_SHARE)} % of the stacks that were sampled while a batch is made,
+by their names and files, in the training process or in the loader's workers.
 """,
     gain=f"""
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch
@@ -79,7 +84,11 @@ there are more workers than CPU cores; at worst the training process's own CPU t
 run the cost of the input is estimated from what the workers deliver: one batch per worker and step. Each tensor takes
 {us(calibrated.HANDED_OVER_NS.value)} µs ({us(calibrated.HANDED_OVER_NS.low)} to {us(calibrated.HANDED_OVER_NS.high)},
 assumed) of one thread: with more workers a step is never shorter than the lower end of that, and in a batch of
-{PACKED_TENSORS:g} tensors the others' time is gone, until a batch comes as soon as the workers make it.
+{PACKED_TENSORS:g} tensors the others' time is gone, until a batch comes as soon as the workers make it. Of a kind
+of work on samples {percent(calibrated.SAMPLE_WORK_LEFT.value)} %
+({percent(calibrated.SAMPLE_WORK_LEFT.low)} to
+{percent(calibrated.SAMPLE_WORK_LEFT.high)} %, assumed) is left; that it need not be done in each epoch by the CPU has
+the probability {calibrated.ONCE_ODDS.value:g} (assumed).
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An
@@ -95,6 +104,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     if case.feed is not None:
         yield from _more_workers(case, case.feed)
         yield from _packed(case, case.feed)
+        yield from _less_work(case, case.feed)
         return
     if rows_on_gpu(case) is not None:  # a worker cannot take them; see host_preprocessing
         return
@@ -103,6 +113,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
     input_ns = float(graph.duration_ns[nodes].sum()) / graph.steps
     if input_ns < calibrated.FETCH_NS.rising[1]:
         return
+    work = sample_work(case) if workers_of(case) == 0 else None
+    if work is not None:
+        best, usual, worst = (partial(scaled, nodes=nodes, factor=work.left(level)) for level in range(3))
+        yield _without(case, work, change=usual, best=best, worst=worst)
     rest = case.step_of(without_resource(graph, "input"))
     workers, cpus = workers_of(case), case.folder.cpus if case.folder else None
     lumps: dict[str, float] = {}
@@ -235,6 +249,30 @@ def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     )
 
 
+def _less_work(case: Analysis, feed: Feed) -> Iterator[Proposal]:
+    """Proposes to spare the workers a kind of work, if the training waits for them."""
+    work, loader = sample_work(case), feed.loader
+    if work is None or case.mean.fed_ns() < (1 + SAME_PACE) * case.mean.consumer_ns():
+        return
+    ends = [replace(loader, batch_ns=loader.batch_ns * work.left(level)) for level in range(3)]
+    yield _without(case, work, loader=ends[1], loader_ends=(ends[0], ends[2]), change=lambda graph: graph)
+
+
+def _without(case: Analysis, work: SampleWork, **how: Any) -> Proposal:
+    """Proposes to do a kind of work on samples elsewhere, or once."""
+    kind = KINDS[work.kind]
+    text = f"{kind.work} takes {100 * work.share:.0f} % of the time for a batch ({work.function})"
+    return Proposal(
+        title=kind.title,
+        evidence=(Evidence(text, lines=work.lines),),
+        fix=code(kind.fix),
+        needs="what it does is not random for each sample, or the GPU can do it",
+        odds=calibrated.ONCE_ODDS.value,
+        key=work.kind,
+        **how,
+    )
+
+
 def _packed(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     """Proposes one tensor for each field of a batch, where one thread takes over many small ones from the workers."""
     tensors, loader, made = tensors_of(case), feed.loader, made_of(case.folder).get("batch_ns")
@@ -289,5 +327,15 @@ FINDING = Declaration(
         "collate",
         "collate_fn",
     ),
-    titles=("one_tensor_for_each_field_of_a_batch",),
+    titles=(
+        "one_tensor_for_each_field_of_a_batch",
+        "samples_stored_without_compression",
+        "files_kept_open",
+        "annotations_parsed_once",
+        "samples_without_deep_copies",
+        "audio_stored_at_its_final_rate",
+        "spectra_of_a_batch_on_the_gpu",
+        "maps_of_labels_computed_once",
+        "samples_warped_on_the_gpu",
+    ),
 )

@@ -16,9 +16,9 @@ from gpuprof.diagnosis.detect.cpu.evidence import spans
 from gpuprof.diagnosis.detect.declared.declaration import Declaration
 from gpuprof.diagnosis.detect.declared.ledger_item import LedgerItem
 from gpuprof.diagnosis.detect.declared.proposal import Page, Proposal
-from gpuprof.diagnosis.detect.losses.one_hot_losses import find_one_hot_losses
+from gpuprof.diagnosis.detect.losses.one_hot_losses import MAKING, find_one_hot_losses, tokens_of
 from gpuprof.diagnosis.detect.passes import backward_of, shapes_in
-from gpuprof.diagnosis.result.fix import Code, assigned
+from gpuprof.diagnosis.result.fix import Code, assigned, code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import at_most
@@ -33,6 +33,8 @@ LEAST_KERNEL_SHARE: Assumed[Share] = 0.02
 """Smallest share of GPU time for a proposal: with few classes the vectors are short."""
 BETWEEN = frozenset({"aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze", "aten::contiguous"})
 """Ops between the vectors and the multiplication that compute nothing else."""
+COUNTS = frozenset({"aten::sum", "aten::mean", "aten::transpose", "aten::t", "aten::permute"})
+"""Ops there that count the tokens of each class, and views of what is multiplied."""
 MATMULS = frozenset({"aten::matmul", "aten::linear", "aten::einsum"})
 ELEMENT_BYTES: Assumed[Bytes] = 4
 """Bytes of an element: one-hot vectors are cast to what the table has, fp32 as a rule."""
@@ -50,17 +52,19 @@ PAGE = Page(
     means="""
 `one_hot(tokens, classes).float() @ table` writes a vector of zeros with a single one for every token, casts it, and
 multiplies all of it by the table, forward and for the table's gradient. `embedding(tokens, table)` reads the same rows.
+So does a vector quantizer that makes these vectors by `zeros(...).scatter_(1, tokens, 1)`. Its sum of the rows of each
+code, `states.T @ one_hot`, is `index_add_`, and `bincount` counts them.
 
 `-(target * log_softmax(logits)).sum(-1)` with a target that is one-hot, or one-hot and smoothed, writes and reads
 tokens × classes several times. `cross_entropy(logits, labels, label_smoothing=...)` picks one value of each row and
 sums the row.
 """,
     detected=f"""
-`aten::one_hot` whose result, at most cast or reshaped, enters a matrix multiplication over the classes, by the recorded
-shapes; forward and backward pass together take {percent(LEAST_KERNEL_SHARE)} % of the GPU's time at least. Or:
-`aten::one_hot`, or `aten::scatter_` with one column of indices, whose result, at most cast, scaled or shifted, is
-multiplied elementwise by a `log_softmax` of the same shape and then summed, or enters `kl_div` or a `cross_entropy`
-with distributions. Not where two such results are mixed.
+`aten::one_hot`, or `aten::scatter_` with one column of indices, whose result, at most cast, reshaped or counted, enters
+a matrix multiplication over the classes or over the tokens, by the recorded shapes; forward and backward pass together
+take {percent(LEAST_KERNEL_SHARE)} % of the GPU's time at least. Or: the same ops, whose result, at most cast, scaled or
+shifted, is multiplied elementwise by a `log_softmax` of the same shape and then summed, or enters `kl_div` or a
+`cross_entropy` with distributions. Not where two such results are mixed.
 """,
     gain=f"""
 The kernels of the vectors, the cast and the multiplication become the traffic of the rows that are read and written,
@@ -82,6 +86,8 @@ class OneHotLookups(NamedTuple):
     tokens: int
     classes: int
     width: int
+    sums: bool
+    """Whether the largest sums rows by class, where the others read rows."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
@@ -148,9 +154,13 @@ def _lookup(case: Analysis) -> Iterator[Proposal]:
     moved = ((forward, calls * 2 * rows), (backward, calls * (table + 3 * rows)))
     best, usual, worst = _moving(case.roofline, moved)
     yield Proposal(
-        title="an embedding in place of one-hot vectors",
+        title="sums by index in place of one-hot vectors" if found.sums else "an embedding in place of one-hot vectors",
         evidence=spans(case, text, nodes),
-        fix=assigned("states", Code("torch.nn.functional.embedding(tokens, table)"))
+        fix=assigned("sums", Code("torch.zeros_like(table).index_add_(0, tokens, states)"))
+        + "  # instead of states.T @ one_hot; their counts: "
+        + code("torch.bincount(tokens, minlength=len(table))")
+        if found.sums
+        else assigned("states", Code("torch.nn.functional.embedding(tokens, table)"))
         + "  # instead of one_hot(tokens) @ table",
         change=usual,
         best=best,
@@ -169,38 +179,41 @@ def _moving(roofline: Roofline, moved: Sequence[tuple[Mask, float]]) -> list[Cha
 def find_lookups(case: Analysis) -> OneHotLookups | None:
     """Matrix multiplications with one-hot vectors; None where there are none, or no shapes were recorded."""
     ops = case.trace.ops
-    kept: list[tuple[int, int, tuple[int, int, int]]] = []
-    for row in case.outermost(case.ops_named("aten::one_hot".__eq__)).tolist():
-        shape = next((one for one in shapes_in(case, int(ops.dims[row])) if one), None)
-        matmul = None if shape is None else _matmul(case, row, math.prod(shape))
+    kept: list[tuple[int, int, tuple[int, int, int, bool]]] = []
+    for row in case.outermost(case.ops_named(MAKING.__contains__)).tolist():
+        tokens = tokens_of(case, row)
+        matmul = None if tokens is None else _matmul(case, row, tokens)
         if matmul is not None:
             kept.append((row, *matmul))
     if not kept:
         return None
     first, last, sizes = zip(*kept, strict=True)
-    starts, ends = np.array(first), np.array(last)
-    stretches = Stretches.of(ops, starts, ends)
-    return OneHotLookups(stretches, *max(sizes, key=math.prod))
+    stretches = Stretches.of(ops, np.array(first), np.array(last))
+    return OneHotLookups(stretches, *max(sizes, key=lambda size: math.prod(size[:3])))
 
 
-def _matmul(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int, int]] | None:
-    """(row of the multiplication that the vectors go into, (tokens, classes, width)); None where another op comes
-    first."""
+def _matmul(case: Analysis, row: int, tokens: int) -> tuple[int, tuple[int, int, int, bool]] | None:
+    """(row of the multiplication that the vectors go into, (tokens, classes, width, whether it sums rows)); None where
+    another op comes first."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
+    is_filled = case.trace.text(int(ops.name[row])) != "aten::one_hot"  # then its shape is that of the vectors
+    wide = next((shape[-1] for shape in shapes_in(case, int(ops.dims[row])) if shape and is_filled), None)
     later = np.flatnonzero(
         (ops.kind == OP) & (ops.thread == ops.thread[row]) & (parent == parent[row]) & (ops.start_ns >= ops.end_ns[row])
     )
     for other in later[np.argsort(ops.start_ns[later], kind="stable")].tolist():
         name = case.trace.text(int(ops.name[other])) or ""
-        if name in BETWEEN:
+        if name in BETWEEN or name in COUNTS:
             continue
         shapes = [one for one in shapes_in(case, int(ops.dims[other])) if one]
         if not (name in MATMULS or is_matmul(name)) or len(shapes) < 2 or len(shapes[1]) != 2:
             return None
         classes = shapes[0][-1]
-        if math.prod(shapes[0][:-1]) != tokens or classes not in shapes[1]:
-            return None
-        return other, (tokens, classes, math.prod(shapes[1]) // classes)
+        if math.prod(shapes[0][:-1]) == tokens and classes in shapes[1] and wide in (None, classes):
+            return other, (tokens, classes, math.prod(shapes[1]) // classes, False)
+        if len(shapes[0]) == 2 and shapes[0][1] == shapes[1][0] == tokens and wide in (None, shapes[1][1]):
+            return other, (tokens, shapes[1][1], shapes[0][0], True)
+        return None
     return None
 
 
@@ -211,6 +224,10 @@ FINDING = Declaration(
         "multiplications with one-hot vectors",
         "all but one number of each row are zero, so a lookup gives the same",
     ),
-    synonyms=("embedding", "lookup", "one_hot_vectors", "label_smoothing"),
-    titles=("an_embedding_in_place_of_one_hot_vectors", "cross_entropy_of_labels_in_place_of_distributions"),
+    synonyms=("embedding", "lookup", "one_hot_vectors", "label_smoothing", "vector_quantization", "codebook"),
+    titles=(
+        "an_embedding_in_place_of_one_hot_vectors",
+        "sums_by_index_in_place_of_one_hot_vectors",
+        "cross_entropy_of_labels_in_place_of_distributions",
+    ),
 )

@@ -23,7 +23,7 @@ from gpuprof.diagnosis.detect.loops.carried_loops import carried
 from gpuprof.diagnosis.detect.loops.loops_over_rows import FEWEST_ROUNDS as FEWEST_ROWS
 from gpuprof.diagnosis.detect.loops.loops_over_rows import MOST_ELEMENTS, loops_over_rows
 from gpuprof.diagnosis.detect.loops.recurrent_loops import find_fed_loops
-from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, find_repeated_blocks
+from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_NAMES, LOOKUPS, find_repeated_blocks
 from gpuprof.diagnosis.detect.loops.repeated_blocks import FEWEST_ROUNDS as FEWEST_BLOCKS
 from gpuprof.diagnosis.detect.loops.small_op_loops import SmallLoops, find_small_loops, ops_of, some_of
 from gpuprof.diagnosis.detect.loops.tensor_loops import LISTS, reading_loops
@@ -54,6 +54,8 @@ SEPARATE = re.compile(
     r"^aten::(linalg_vector_norm|norm|copy_|zero_|to|_to_copy|detach|item|_local_scalar_dense|empty\w*)$"
 )
 """Ops on separate tensors, so that no round needs the one before: values of each tensor, and copies."""
+PENALTY = re.compile(r"^aten::(linalg_vector_norm|norm|pow|square|sum|mul|add|add_)$")
+"""Ops of a sum of squares or norms of whole tensors: with a backward pass, of weights."""
 
 PAGE = Page(
     id="python_loop",
@@ -80,7 +82,8 @@ rounds) are counted: their rows are known at once. Not in inference.
 Also a long sequence of at least {FEWEST_NAMES} different ops that the forward pass runs at least
 {FEWEST_BLOCKS} times in a row, one of which sums something up, without an op that has weights, with a backward pass, if
 it takes {percent(LEAST_BLOCKS_SHARE)} % of the step: a loss with its matching or targets, for the output of each layer,
-scale or head.
+scale or head. Where it looks up a table or a grid (`embedding`, `grid_sample`), it is a lookup for each level of an
+encoding.
 
 Loops over rows of tensors without gradients, at least {FEWEST_ROWS} rounds with tensors of at most {MOST_ELEMENTS:,}
 elements in each, can also be computed on the CPU: advantages and returns, from the last moment to the first.
@@ -267,7 +270,7 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="one op over all rounds of a Python loop",
         evidence=spans(case, text, found.inside),
-        fix=_fix(names),
+        fix=_fix(names, learns=bool(loops.backward.end_ns[found.largest])),
         change=usual,
         best=best,
         worst=worst,
@@ -318,6 +321,21 @@ def _blocks(case: Analysis) -> Iterator[Proposal]:
         f" {duration(case.per_step(float(found.took.sum())))} of CPU time, the backward pass included"
     )
     best, usual, worst = found.changes
+    if LOOKUPS & set(names):
+        yield Proposal(
+            title="one lookup for all levels",
+            evidence=spans(case, text, found.inside),
+            fix=code("features = tables(indices + offsets)")
+            + "  # one table and one lookup for all levels; grids of one size stacked for one grid_sample;\n"
+            + "# or a fused encoding (tiny-cuda-nn)",
+            change=usual,
+            best=best,
+            worst=worst,
+            odds=calibrated.INDEPENDENT.value,
+            needs="no level is looked up at places that the level before returned",
+            key="levels",
+        )
+        return
     yield Proposal(
         title="one loss over all outputs",
         evidence=spans(case, text, found.inside),
@@ -354,10 +372,16 @@ def _few(names: list[str]) -> str:
     return few + (" …" if len(names) > MOST_NAMED else "")
 
 
-def _fix(names: list[str]) -> Fix:
-    """The fix, with the libraries' own replacements for these ops first."""
+def _fix(names: list[str], learns: bool) -> Fix:
+    """The fix, with the libraries' own replacements for these ops first. learns: there is a backward pass."""
     ways: list[Fix] = []
-    if any(NORMS.match(name) for name in names):
+    if learns and all(PENALTY.match(name) for name in names):
+        ways.append(
+            call("torch.optim.Adam", ..., weight_decay=Code("2 * factor"))
+            + "  # in place of factor * the sum of all squared weights; or "
+            + call("torch._foreach_norm", Code("weights"))
+        )
+    elif any(NORMS.match(name) for name in names):
         ways.append(LISTS)
     if "aten::zero_" in names:
         ways.append(call("optimizer.zero_grad", set_to_none=True))
@@ -397,6 +421,8 @@ FINDING = Declaration(
         "auxiliary_loss",
         "deep_supervision",
         "hungarian_matcher",
+        "hash_grid",
+        "multi_resolution_encoding",
         "gae",
         "advantages",
     ),
@@ -404,6 +430,7 @@ FINDING = Declaration(
         "one_op_over_all_rounds_of_a_python_loop",
         "one_call_for_all_rounds_of_a_python_loop",
         "one_loss_over_all_outputs",
+        "one_lookup_for_all_levels",
         "the_loss_of_the_last_output_alone",
         "a_loop_over_rows_on_the_cpu",
     ),

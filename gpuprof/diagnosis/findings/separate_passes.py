@@ -60,8 +60,9 @@ padded on the left, and makes several texts of each (`num_return_sequences`).
 Before one backward pass the same ops run in the same order two times or more, each time from the lookup of tokens in
 the model's largest embedding, or from a convolution of a picture (at most 4 channels) in a model whose convolutions
 of the picture's size return another number of channels: a predicted frame may be the next input. All of them record
-gradients, and the gradients that are accumulated are those of one model. Recurrent cells do not count, nor passes
-that the recorder saw repeat the same inputs (see `redundant_forward`).
+gradients, and the gradients that are accumulated are those of one model, or of several models of one structure, if each
+is called equally often on inputs of a shape of its own (discriminators at several scales). Recurrent cells do not
+count, nor passes that the recorder saw repeat the same inputs (see `redundant_forward`).
 
 Or, directly before a loss or a difference of two tensors of one shape, the same ops on the same shapes twice in a row:
 at least 8 different ones, none with weights of a layer, the first of them on a tensor of at least half the result's
@@ -306,6 +307,7 @@ FINDING = Declaration(
         "one_call_for_all",
         "perceptual_loss",
         "spectral_loss",
+        "multi_scale_discriminator",
         "num_return_sequences",
         "batched_generation",
     ),

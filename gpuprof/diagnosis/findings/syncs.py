@@ -35,6 +35,7 @@ from gpuprof.diagnosis.detect.loops.expert_loops import find_loops
 from gpuprof.diagnosis.detect.loops.recurrent_loops import fed_nodes
 from gpuprof.diagnosis.detect.loops.tensor_loops import HOST, LISTS, TensorLoops, in_lists, reading_loops
 from gpuprof.diagnosis.detect.losses.logged_values import LOG_EVERY
+from gpuprof.diagnosis.detect.losses.metric_packages import checks_arguments
 from gpuprof.diagnosis.detect.losses.value_chains import preparations
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
 from gpuprof.diagnosis.detect.pair.quantities import FEWEST_A_STEP, MOST_WORK_LEFT, quantity
@@ -65,6 +66,7 @@ LEAST_GAIN_OVER_ONE: Assumed[Ratio] = 1.01
 """Several kinds of waits become one fix if it gains at least this many times what one kind gains."""
 
 CLAIMS: tuple[Claim, ...] = ("values_read", "value_waits")
+NO_CHECKS = call("torch.distributions.Distribution.set_default_validate_args", False)
 
 PAGE = Page(
     id="syncs",
@@ -72,7 +74,7 @@ PAGE = Page(
     means="""
 `.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()` and indexing with a mask block the CPU
 until the GPU has finished everything queued. After that the queue is empty, and the GPU is idle until the CPU has
-prepared the next launches.
+prepared the next launches. Distributions of torch read whether their arguments are valid, each time one is made.
 """,
     detected="""
 CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
@@ -455,6 +457,7 @@ def _look_fix(case: Analysis) -> Fix:
     chosen = code("torch.where(...)") + "  # instead of `if tensor:`"
     torch = joined(
         (
+            *([NO_CHECKS] * checks_arguments(case)),
             code("total += loss.detach()") + f"  # on the GPU; total.item() every {LOG_EVERY} steps",
             code("torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)")
             + "  # all norms at once, none read",

@@ -80,7 +80,11 @@ OPTIONS = (
         STEPS_ALONE,
     ),
     Option("sampling", True, "Sample the Python functions of unprofiled steps (default yes)."),
-    Option("sample_workers", False, "Also sample the processes of the DataLoader."),
+    Option(
+        "sample_workers",
+        False,
+        "Always sample the DataLoader's processes, too (default: if the training waits for batches).",
+    ),
     Option("shapes", True, "Record tensor shapes (default yes)."),
     Option("ranks", None, "Record only these ranks (default all).", metavar="0,1"),
     Option("modules", MODULES, f"Depth of the model's modules that get ranges (default {MODULES}).", 0, "LEVELS"),

@@ -37,11 +37,13 @@ from .settling import as_possible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuprof.units import Assumed, WholeNs
+    from gpuprof.units import Assumed, Share, WholeNs
 
 
 WATCHED_STAGES = ("settle", "baseline_free")
 """Stages before and while steps are timed with next to no hooks."""
+WAITING_SHARE: Assumed[Share] = 0.05
+"""Smallest share of the timed steps in getting batches for which the loader's workers are sampled."""
 THINNED_NS: Assumed[WholeNs] = 1_000_000_000
 """After the windows, steps.jsonl gets a line for one step in each interval of this length."""
 
@@ -286,6 +288,8 @@ class Session(NotedSteps):
         )
         ops = self._meter.ops(ended)
         line = self._meter.line(self.rank, number, stage, profiled, ended)
+        if stage == "baseline_free":
+            self._fetched_ns, self._timed_ns = self._fetched_ns + line["data_ns"], self._timed_ns + line["ns"]
         if not self._over:
             self._windows.add_step(stage, line["tokens"], ops)
         self._journal.add_step(line, hold=self._free.stretch is not None and bool(self._devices))
@@ -385,7 +389,7 @@ class Session(NotedSteps):
         if self.options["sample_workers"] and (why := self._training.why_no_worker_samples()):
             self._journal.note(f"the DataLoader's workers are not sampled: {why}")
         try:
-            self._sampling = Sampling(self.folder, self.rank, step_s, self.options["sample_workers"])
+            self._sampling = Sampling(self.folder, self.rank, step_s)
         except (NotSampled, OSError) as error:
             self._note_not_sampled(error)
 
@@ -393,11 +397,16 @@ class Session(NotedSteps):
         whole, sampling = self._meter.phases.iteration_steps, self._sampling
         if sampling is not None:
             try:
-                self._left = sampling.begin(self._left, extends=self._samples_on(), iteration=whole)
+                workers = self.options["sample_workers"] or self._waits_for_workers()
+                self._left = sampling.begin(self._left, self._samples_on(), iteration=whole, workers=workers)
                 self._watch = StepWatch() if self._was_bare else None
             except OSError:  # all else can still be recorded
                 self._leave_sampling()
                 self._note_not_sampled("the process that samples has ended")
+
+    def _waits_for_workers(self) -> bool:
+        """Whether getting batches takes so much of the timed steps that it matters what the loader's workers do."""
+        return self._fetched_ns >= WAITING_SHARE * max(self._timed_ns, 1) and not self._training.why_no_worker_samples()
 
     def _end_sampling(self) -> None:
         sampling, self._sampling = self._sampling, None

@@ -52,6 +52,8 @@ class SessionState:
         self._devices: list[int] = []
         self._meter = StepMeter()
         """The current step."""
+        self._fetched_ns = self._timed_ns = 0
+        """Getting batches, in the steps that are timed without a profiler; and these steps."""
         self.phases = PhaseMeter(self, self._meter.phases)
         levels = self.options["modules"]
         self._attached = Attached(self._training, self.phases, self._meter.lumps, self, levels)

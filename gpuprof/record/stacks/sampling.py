@@ -86,14 +86,14 @@ class NotSampled(Exception):
 class Sampling:
     """The sampling of this process: prepared, then on for a stretch of steps.
 
-    Made by the thread that trains. workers: the DataLoader's are sampled too. Raises NotSampled, OSError.
+    Made by the thread that trains. Raises NotSampled, OSError.
     """
 
-    def __init__(self, folder: Path, rank: int, step_s: float, workers: bool = False) -> None:
+    def __init__(self, folder: Path, rank: int, step_s: float) -> None:
         self._steps_ns: list[int] = []
         """Ends of steps on the monotonic clock; the first is the beginning of the stretch."""
         self._marks: list[tuple[str, int]] = []
-        self._step_s, self._workers = step_s, workers
+        self._step_s = step_s
         self.is_on = self._is_allowed = False
         places = layout()
         if places is None or not sys.executable:
@@ -158,9 +158,10 @@ class Sampling:
             # If the sampler is gone, this raises an error here instead of sending SIGPIPE to the program.
             data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
 
-    def begin(self, steps: int, extends: bool, iteration: int = 0) -> int:
+    def begin(self, steps: int, extends: bool, iteration: int = 0, workers: bool = False) -> int:
         """The stretch begins; returns its steps. steps: as planned. extends: it lasts until it is long
-        enough. iteration: steps of one, which is sampled whole. Raises OSError."""
+        enough. iteration: steps of one, which is sampled whole. workers: the DataLoader's are sampled too. Raises
+        OSError."""
         if extends:
             steps = fewer_steps(steps, self._step_s, iteration)
         expected_s = max(steps * self._step_s, SAMPLED_S if extends else 0.0)
@@ -169,7 +170,7 @@ class Sampling:
             least //= 2
         period = min(max(int(expected_s * 1e9 / USUAL_SAMPLES), least), LARGEST_PERIOD_NS)
         self._steps_ns = [time.monotonic_ns()]
-        self._send({"go": {"period_ns": period, "workers": self._workers}})
+        self._send({"go": {"period_ns": period, "workers": workers}})
         self.is_on = True
         return steps
 

@@ -3,7 +3,8 @@
 Such passes are found in the ops alone: each begins with reading what only a batch has (indices that are embedded, or
 pictures of a few channels), so none takes the result of the one before as its batch, and each has the same ops in the
 same order. A stack of layers repeats ops as well, but embeds once. Two models of the same structure (two towers)
-accumulate twice the gradients: each of their weights gets its own.
+accumulate twice the gradients: each of their weights gets its own. Discriminators of one
+structure that judge real and generated samples at several scales are called twice each, on a shape of their own.
 """
 
 from __future__ import annotations
@@ -71,14 +72,30 @@ def find_separate_passes(case: Analysis) -> SeparatePasses | None:
     if len(counts) != 1:
         return None
     pairs = [pair for one in of_some for pair in one]
-    count, first, last = counts.pop(), np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
+    first, last = np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
     ops = case.trace.ops
     stretches = Stretches.of(ops, first, last)
     backward = backward_of(case, stretches)
-    if not (backward.thread >= 0).all() or not _of_one_model(case, rows, stretches, len(of_some)):
+    if not (backward.thread >= 0).all():
         return None
-    alike = len(np.unique(ops.dims[first])) == 1
-    return SeparatePasses(stretches, np.tile(np.arange(count), len(of_some)), count, backward, alike)
+    shapes = [
+        np.unique(one, return_inverse=True, return_counts=True) for one in np.split(ops.dims[first], len(of_some))
+    ]
+    models, kinds = _models(case, rows, stretches, len(of_some)), len(np.unique(ops.dims[first]))
+    if models == 1:
+        count = counts.pop()
+        return SeparatePasses(stretches, np.tile(np.arange(count), len(of_some)), count, backward, kinds == 1)
+    # Models of one structure, each called on several inputs of a shape of its own.
+    times = {int(count) for _, _, each in shapes for count in each}
+    if models != kinds or len(times) != 1 or times == {1}:
+        return None
+    places = [_places(which) for _, which, _ in shapes]
+    return SeparatePasses(stretches, np.concatenate(places), times.pop(), backward, True)
+
+
+def _places(kinds: I64) -> I64:
+    """Place of each pass among those of its kind, from 0."""
+    return np.array([int((kinds[:at] == kind).sum()) for at, kind in enumerate(kinds)], np.int64)
 
 
 def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
@@ -108,17 +125,17 @@ def _of_interval(case: Analysis, rows: I64) -> list[tuple[int, int]] | None:
     return [(int(rows[at]), int(rows[at + length - 1])) for at in begins]
 
 
-def _of_one_model(case: Analysis, rows: I64, stretches: Stretches, intervals: int) -> bool:
-    """Whether the passes share their weights, by the number of gradients that autograd accumulates."""
+def _models(case: Analysis, rows: I64, stretches: Stretches, intervals: int) -> int:
+    """How many models of this structure run, by the number of gradients that autograd accumulates; 0 if unknown."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     inside = (ops.start_ns >= low) & (ops.start_ns < high)
     accumulated = int((case.ops_named(ACCUMULATE.__eq__) & inside).sum())
-    if not accumulated:
-        return False
     start, end = int(stretches.start_ns[0]), int(stretches.end_ns[0])
     mine = rows[(ops.start_ns[rows] >= start) & (ops.end_ns[rows] <= end)]
-    weights = sum(_weights(case, row) for row in mine.tolist())
-    return accumulated <= ONE_MODEL * weights * intervals
+    weights = sum(_weights(case, row) for row in mine.tolist()) * intervals
+    if not accumulated or not weights:
+        return 0
+    return 1 if accumulated <= ONE_MODEL * weights else round(accumulated / weights)
 
 
 def _weights(case: Analysis, row: int) -> int:

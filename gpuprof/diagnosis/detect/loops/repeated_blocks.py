@@ -1,4 +1,5 @@
-"""Long sequences of small ops that a step runs a few times: a loss for each layer's output, scale, head or term.
+"""Long sequences of small ops that a step runs a few times: a loss for each layer's output, scale, head or term; or a
+lookup with interpolation for each level of a grid.
 
 Loops of many short rounds are in small_op_loops.py."""
 
@@ -31,6 +32,10 @@ a recommender propagates over its graph."""
 MOST_ROUNDS: Assumed[Rounds] = 64
 MOST_OPS: Assumed[Ops] = 4096
 """Most ops of one block."""
+LOOKUPS = frozenset({"aten::embedding", "aten::embedding_bag", "aten::grid_sampler", "aten::grid_sampler_2d"})
+"""Ops that read a table or a grid at computed places."""
+SEARCHES = frozenset(f"aten::{name}" for name in ("argmin", "argmax", "min", "max", "topk", "sort", "argsort"))
+"""Ops that find where to look: a residual quantizer looks for what the level before it has left."""
 MOST_PERIODS: Assumed[Rounds] = 8
 """Periods that are tried: the commonest distances between two ops of the same name that come as often as blocks do."""
 
@@ -46,14 +51,14 @@ def _find(case: Analysis) -> SmallLoops | None:
     rows, _ = own_ops(case)
     ops = case.trace.ops
     names = ops.name[rows].astype(np.int64)
-    layers = case.ops_named(lambda name: name in LARGE_OPS or name in FILES or not name.startswith("aten::"))[rows]
+    large = LARGE_OPS - LOOKUPS  # no lookup returns the indices of the next one
+    layers = case.ops_named(lambda name: name in large or name in FILES or not name.startswith("aten::"))[rows]
     layers |= case.timeline.host.op[rows] != FORWARD
     layers |= np.diff(ops.thread[rows], prepend=-1) != 0
     # What follows a backward pass belongs to another loss: a step without weights would be a block itself.
     passes = np.searchsorted(np.sort(case.timeline.host.backward.start), ops.start_ns[rows])
     layers |= np.diff(passes, prepend=-1) != 0
-    sums = case.ops_named(SUMS_UP.search)[rows]
-    found = sorted(one for one in blocks_in(names, layers) if sums[one[0] : one[0] + one[1]].any())
+    found = sorted(one for one in blocks_in(names, layers) if _can_be_one(case, rows[one[0] : one[0] + one[1]]))
     if not found:
         return None
     first, period, rounds = np.array(found, np.int64).T
@@ -73,6 +78,15 @@ def _find(case: Analysis) -> SmallLoops | None:
     none = np.empty(0, np.int64)
     nothing = Stretches(none, none, none)
     return SmallLoops(whole, rounds, between(last, last + period), 1.0 / rounds, nothing, backward_of(case, whole))
+
+
+def _can_be_one(case: Analysis, rows: I64) -> bool:
+    """Whether blocks of these ops can be computed at once: a loss sums something up, and a lookup is not where the
+    block searched."""
+    names = {case.trace.strings[int(name)] for name in case.trace.ops.name[rows]}
+    if LOOKUPS & names:
+        return not SEARCHES & names
+    return any(map(SUMS_UP.search, names))
 
 
 def _are_rounds(case: Analysis, blocks: Stretches) -> Mask:

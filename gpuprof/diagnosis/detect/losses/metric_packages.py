@@ -1,4 +1,4 @@
-"""Python code of packages that compute metrics, according to samples of unprofiled steps."""
+"""Python code of packages that compute metrics, or check their arguments, according to samples of unprofiled steps."""
 
 from __future__ import annotations
 
@@ -22,6 +22,24 @@ PACKAGES = (
 """Folders of packages whose functions compute metrics."""
 LEAST_METRICS_SHARE: Assumed[Share] = 0.5
 """Smallest share of the samples of some CPU time in a package of metrics for which that time computes metrics."""
+CHECKS = "torch/distributions/distribution.py"
+"""File of torch's distributions whose methods read from the GPU whether parameters and samples are valid."""
+CHECKING = ("__init__", "_validate_sample")
+"""Names of these methods."""
+LEAST_CHECKING_SHARE: Assumed[Share] = 0.02
+"""Smallest share of all samples in these methods for which the switch of the checks is named."""
+
+
+def checks_arguments(case: Analysis) -> bool:
+    """Whether distributions that check their arguments take time in each step."""
+    known = placed(case)
+    if known is None or not known[0].of_sample:
+        return False
+    stacks = known[0]
+    methods = enumerate(stacks.functions)
+    mine = {at for at, one in methods if one.file == CHECKS and one.name.rpartition(".")[2] in CHECKING}
+    checking = sum(any(frame.function in mine for frame in path) for path in stacks.of_sample)
+    return checking >= LEAST_CHECKING_SHARE * len(stacks.of_sample)
 
 
 def metrics_share(case: Analysis, stretches: Stretches) -> F64 | None:

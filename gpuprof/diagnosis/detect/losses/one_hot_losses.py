@@ -61,6 +61,12 @@ def find_one_hot_losses(case: Analysis) -> list[OneHotLoss]:
     return found
 
 
+def tokens_of(case: Analysis, row: int) -> int | None:
+    """Labels that an op makes one-hot vectors of; None if it makes none."""
+    scattered = case.trace.text(int(case.trace.ops.name[row])) == "aten::scatter_"
+    return _tokens(case, int(case.trace.ops.dims[row]), scattered)
+
+
 def _tokens(case: Analysis, text: int, scattered: bool) -> int | None:
     """Labels that an op makes distributions of, by the text of its shapes; None if it makes none."""
     made = [one for one in shapes_in(case, text) if one]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuprof.costs.arguments import nested_shapes
-from gpuprof.diagnosis.detect.loops.small_op_loops import OPTIMIZER_STEP
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.repeated.gradient_sums import BackwardPass, Shape, backward_passes
+from gpuprof.diagnosis.detect.repeated.stale_gradients import (
+    UNMATCHED_SHAPES_SHARE,
+    optimizer_updates,
+    stale_gradients,
+)
 from gpuprof.replay.stretches import Stretches
-from gpuprof.units import Assumed, Ops, Share
+from gpuprof.units import Assumed, Ops
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
 FEWEST_NODES: Assumed[Ops] = 10
 """Fewest autograd nodes after the last gradient that is used: a part of a model has more, a layer's cast and lookup
 fewer."""
-UNMATCHED_SHAPES_SHARE: Assumed[Share] = 0.5
-"""Smallest share of the discarded gradients with shapes that no optimizer updates; the others share their shape with
-gradients that are used."""
 IDLE = "idle_"
 """Beginning of the names of a run's facts about the weights whose gradients no optimizer uses."""
 
@@ -51,9 +50,11 @@ def find_discarded(case: Analysis) -> Discarded | None:
     inputs, trained = _embedded(case), _trained(case, len(updates))
     known = all(None not in one.shapes for one in passes)
     starts, ends, threads, count = [], [], [], 0
-    ops = case.trace.ops
+    ops, stale = case.trace.ops, stale_gradients(case)
     for at, one in enumerate(passes):
         cut = _end_of_use(case, passes, at, updates, inputs) if known else None
+        if cut is None:
+            cut = _end_of_fresh(one, stale[at])
         if cut is None and trained is not None:
             cut = _end_of_trained(one, trained)
         if cut is None:
@@ -67,37 +68,6 @@ def find_discarded(case: Analysis) -> Discarded | None:
         return None
     stretches = Stretches(np.array(threads, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
     return Discarded(stretches, count / case.steps, len(passes) > case.steps)
-
-
-def optimizer_updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
-    """(start, shapes that it updates) of each optimizer's step, in order of time: tensors of a shape that ops of one
-    name take in one place, in lists or one by one. Computed once per case."""
-    if "optimizer_updates" not in case.memo:
-        case.memo["optimizer_updates"] = _updates(case)
-    return case.memo["optimizer_updates"]
-
-
-def _updates(case: Analysis) -> list[tuple[int, Counter[Shape]]]:
-    ops, (low, high) = case.trace.ops, case.timeline.window
-    found = []
-    named = case.ops_named(lambda name: name.startswith("aten::"))
-    shapes_in_text = cache(lambda text: [Counter(shapes) for shapes in nested_shapes(case.trace.text(text))])
-    ranges = case.ops_named(lambda name: name.startswith(OPTIMIZER_STEP))
-    for row in np.flatnonzero(ranges & (ops.start_ns >= low) & (ops.start_ns < high)).tolist():
-        inside = named & (ops.thread == ops.thread[row])
-        inside &= (ops.start_ns >= ops.start_ns[row]) & (ops.end_ns <= ops.end_ns[row])
-        by_place: dict[tuple[int, int], Counter[Shape]] = {}
-        calls = Counter(zip(ops.name[inside].tolist(), ops.dims[inside].tolist(), strict=True))
-        for (name, dims), times in calls.items():
-            for place, shapes_of in enumerate(shapes_in_text(dims)):
-                updated = by_place.setdefault((name, place), Counter())
-                for shape, count in shapes_of.items():
-                    updated[shape] += count * times
-        shapes: Counter[Shape] = Counter()
-        for one in by_place.values():
-            shapes |= one
-        found.append((int(ops.start_ns[row]), shapes))
-    return sorted(found, key=lambda one: one[0])
 
 
 def _end_of_use(
@@ -125,6 +95,14 @@ def _end_of_use(
     if clear < UNMATCHED_SHAPES_SHARE * gone.total() or any(gone[s] > count[s] - updated[s] for s in gone):
         return None
     return cut
+
+
+def _end_of_fresh(one: BackwardPass, stale: list[bool] | None) -> int | None:
+    """The same where all that follows is added to gradients that an optimizer has used already."""
+    used = [place for place, gone in zip(one.sums.tolist(), stale or (), strict=False) if not gone]
+    if not used or used[-1] == one.sums[-1] or len(one.rows) - used[-1] - 1 < FEWEST_NODES:
+        return None
+    return used[-1]
 
 
 def _trained(case: Analysis, updates: int) -> int | None:

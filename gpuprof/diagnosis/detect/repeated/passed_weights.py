@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.repeated.discarded_gradients import optimizer_updates
 from gpuprof.diagnosis.detect.repeated.gradient_sums import BackwardPass, Shape, backward_passes
 from gpuprof.diagnosis.detect.repeated.idle_weights import GradientWork, work_for
+from gpuprof.diagnosis.detect.repeated.stale_gradients import optimizer_updates, stale_gradients
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.analysis import Analysis
 
-_Signature = tuple[tuple[Shape | None, ...], tuple[bool, ...]]
+_Signature = tuple[int, tuple[Shape | None, ...], tuple[bool, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,13 @@ def _find(case: Analysis) -> PassedWeights | None:
     moments = _Moments([int(case.trace.ops.start_ns[one.rows[0]]) for one in passes], passes, updates)
     # The last pass of a kind is followed by none that clears its gradients: those before it decide.
     found: dict[_Signature, list[bool]] = {}
-    for at, one in enumerate(passes):
-        mine = _added_to_used(moments, at) or _cleared(moments, at)
+    count = len(passes) // case.steps if len(passes) % case.steps == 0 else len(passes)
+    for at, (one, stale) in enumerate(zip(passes, stale_gradients(case), strict=True)):
+        mine = _added_to_used(moments, at) or _cleared(moments, at) or (_ahead(stale) if stale else None)
         if mine is not None:
-            found[_signature(one)] = mine
-    chosen = [(one, found[_signature(one)]) for one in passes if _signature(one) in found]
+            found[_signature(at % count, one)] = mine
+    signed = [(one, _signature(at % count, one)) for at, one in enumerate(passes)]
+    chosen = [(one, found[signature]) for one, signature in signed if signature in found]
     if not chosen:
         return None
     one, mine = chosen[-1]
@@ -77,8 +79,9 @@ def _find(case: Analysis) -> PassedWeights | None:
     return PassedWeights(*work_for(case, chosen), len(shapes), sum(map(math.prod, shapes)))
 
 
-def _signature(one: BackwardPass) -> _Signature:
-    return tuple(one.shapes), tuple(one.fresh)
+def _signature(place: int, one: BackwardPass) -> _Signature:
+    """What a pass has in common with that at the same place of another step."""
+    return place, tuple(one.shapes), tuple(one.fresh)
 
 
 def _count(one: BackwardPass, fresh: bool | None) -> Counter[Shape]:
