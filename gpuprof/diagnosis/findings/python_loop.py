@@ -254,8 +254,8 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
     if host_ns < LEAST_LOOP_SHARE * case.step_ns:
         return
     over_rows = loops_over_rows(case, loops)
-    if over_rows.any():
-        yield from _on_cpu(case, some_of(loops, over_rows))
+    if over_rows.all():
+        yield from _on_cpu(case, loops)
     names = ops_of(case, loops, found.largest)
     waits = case.per_step(float((found.inside & graph.waits).sum()))
     text = (
@@ -277,6 +277,8 @@ def _ops(case: Analysis) -> Iterator[Proposal]:
         odds=calibrated.INDEPENDENT.low if over_rows.all() else odds.value,
         needs="" if separate else "no round of the loop needs the result of the one before",
     )
+    if over_rows.any() and not over_rows.all():
+        yield from _on_cpu(case, some_of(loops, over_rows))
 
 
 def _on_cpu(case: Analysis, loops: SmallLoops) -> Iterator[Proposal]:
