@@ -15,4 +15,6 @@ def adds_up(diagnosis: Diagnosis) -> None:
 
 def numbers(diagnosis: Diagnosis) -> dict:
     """Everything in the diagnosis except where it was read."""
-    return to_json(diagnosis) | {"source": None}
+    found = to_json(diagnosis) | {"source": None}
+    memory = found["memory"]
+    return found | {"memory": memory and memory | {"source": None}}

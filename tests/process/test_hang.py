@@ -136,7 +136,7 @@ for step in range(8):
     model(torch.ones(4)).sum().backward()
     optimizer.step()
     if step == 5:
-        stall = next(module for name, module in sys.modules.items() if name.endswith("record.stall"))
+        stall = next(module for name, module in sys.modules.items() if name.endswith("recording.stall"))
         stall.LEAST_S = 1.0  # in place of a minute
         until = time.monotonic() + 90
         while not os.path.exists(os.environ["GPUPROF_RUN"] + "/hang/hang.json") and time.monotonic() < until:

@@ -97,7 +97,7 @@ def test_the_benchmark_compares_what_is_there_and_names_what_is_not(tmp_path: Pa
 def test_a_metric_that_is_not_known_is_left_out(tmp_path: Path, ncu: dict[str, str]):
     done = run(tmp_path, ncu | {"STAND_IN": "old"}, "--ncu", str(RECORDING), "--out", "counted", "train.py", "x")
     assert done.returncode == 0, done.stderr
-    assert "counted tensor, tensor 72 %, DRAM 22 %\n" in done.stdout
+    assert "the counters say compute: tensor pipes 72 %, DRAM 22 %\n" in done.stdout
 
 
 @pytest.mark.slow

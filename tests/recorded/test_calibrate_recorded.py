@@ -130,5 +130,6 @@ def test_what_turns_scatter_by_is_no_scatter_of_the_replay(measured: float, turn
 def test_scatter_of_gains_beyond_that_of_processes():
     with fit_or_test.only_fit():
         (found,) = gain_scatter.gains()
-    assert found.value == pytest.approx(numbers()[found.name].value, rel=0.05)
+    known = numbers()[found.name]
+    assert known.low <= found.value <= 1.05 * known.value, "less is kept: its description says why"
     assert len(found.values) >= 40
