@@ -107,6 +107,8 @@ def passes_of_steps(case: Analysis) -> Iterator[list[GraphPass]]:
     program between two nodes of autograd separates two passes."""
     ops, host = case.trace.ops, case.timeline.host
     rows = np.flatnonzero(engine_nodes(case) & (ops.sequence >= 0))
+    if not len(rows):
+        return
     rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
     outer = _outer_ops(case)
     begun = ops.start_ns[rows]
