@@ -103,8 +103,8 @@ def engine_nodes(case: Analysis) -> Mask:
 
 
 def passes_of_steps(case: Analysis) -> Iterator[list[GraphPass]]:
-    """The backward passes of each step, those that are differentiated and others, in order of time. An op of the
-    program between two nodes of autograd separates two passes."""
+    """The backward passes of each step with several, those that are differentiated and others, in order of time. An op
+    of the program between two nodes of autograd separates two passes."""
     ops, host = case.trace.ops, case.timeline.host
     rows = np.flatnonzero(engine_nodes(case) & (ops.sequence >= 0))
     if not len(rows):
@@ -119,8 +119,9 @@ def passes_of_steps(case: Analysis) -> Iterator[list[GraphPass]]:
     makes = _made(case, rows[inside])
     changes = (np.diff(column, prepend=-2) != 0 for column in (before, step, inside.astype(np.int8)))
     first = np.flatnonzero(np.logical_or.reduce(list(changes)))
+    several = np.bincount(step[first])[step[first]] > 1
     passes = dict[int, list[GraphPass]]()
-    for start, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
+    for start, end in np.stack([first, np.append(first[1:], len(rows))], axis=1)[several].tolist():
         mine = rows[start:end].tolist()
         last = case.trace.strings[int(ops.name[outer[before[start]]])] if before[start] >= 0 else ""
         one = GraphPass(
