@@ -131,5 +131,6 @@ def test_scatter_of_gains_beyond_that_of_processes():
     with fit_or_test.only_fit():
         (found,) = gain_scatter.gains()
     known = numbers()[found.name]
+    assert found.value is not None
     assert known.low <= found.value <= 1.05 * known.value, "less is kept: its description says why"
     assert len(found.values) >= 40
