@@ -20,7 +20,7 @@ from gpuprof.diagnosis.detect.repeated.repeated_derivatives import find_repeated
 from gpuprof.diagnosis.result.fix import code
 from gpuprof.diagnosis.sentences import duration
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.stretches import nodes_in
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.trace import Mask
 from gpuprof.units import Assumed, Share
@@ -129,9 +129,7 @@ def _penalties(case: Analysis) -> Iterator[Proposal]:
     found = find_penalties(case)
     if found is None:
         return
-    graph = case.graph
-    nodes = (nodes_in(graph, found.work) >= 0) & ~graph.waits
-    ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
+    nodes, ns = _work(case, found.work)
     text = (
         f"{found.times:,.0f} × {case.unit.a} a network is differentiated by pictures of"
         f" {' × '.join(f'{side:,}' for side in found.shape)}, and the result again: {duration(ns)} of GPU time for a"
@@ -157,11 +155,9 @@ def _derivatives(case: Analysis) -> Iterator[Proposal]:
     found = find_repeated_derivatives(case)
     if found is None:
         return
-    graph = case.graph
-    nodes = (nodes_in(graph, found.again) >= 0) & ~graph.waits
+    nodes, ns = _work(case, found.again)
     if not nodes.any():
         return
-    ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
     text = (
         f"{found.calls:,.0f} calls of torch.autograd.grad {case.unit.a} differentiate an output that another call has"
         f" differentiated: {found.nodes:,.0f} nodes of autograd's graph run again, in these calls and in later passes"
@@ -186,11 +182,9 @@ def _losses(case: Analysis) -> Iterator[Proposal]:
     found = find_repeated_backward(case)
     if found is None:
         return
-    graph = case.graph
-    nodes = (nodes_in(graph, found.again) >= 0) & ~graph.waits
+    nodes, ns = _work(case, found.again)
     if not nodes.any():
         return
-    ns = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
     text = (
         f"{found.nodes:,.0f} nodes of autograd's graph run {found.times} times {case.unit.a}, in one backward pass"
         f" after the other, and add to the same gradients: {duration(ns)} of GPU time more than once"
@@ -205,6 +199,13 @@ def _losses(case: Analysis) -> Iterator[Proposal]:
         change=partial(removed, nodes=nodes),
         worst=partial(_less, nodes=nodes),
     )
+
+
+def _work(case: Analysis, work: Stretches) -> tuple[Mask, float]:
+    """Nodes of the graph that work in some stretches, and their GPU time, ns a step."""
+    graph = case.graph
+    nodes = (nodes_in(graph, work) >= 0) & ~graph.waits
+    return nodes, case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum()))
 
 
 def _less(graph: Graph, nodes: Mask) -> Graph:
