@@ -110,12 +110,15 @@ def find(case: Analysis) -> Iterator[Proposal]:
             * bool(unused)
         )
     )
+    given, seen = "inputs", "outputs"
+    if case.stack.from_transformers:
+        given, seen = "**batch, output_hidden_states=True", "outputs.logits"
     yield Proposal(
         title="one forward pass instead of two",
         evidence=spans(case, text, found.nodes),
         fix=code(
-            "outputs = model(**batch, output_hidden_states=True)  # once; keep what both uses need\n"
-            "# for the use that needs no gradients: outputs.logits.detach()"
+            f"outputs = model({given})  # once; keep what both uses need\n"
+            f"# for the use that needs no gradients: {seen}.detach()"
         ),
         change=partial(removed, nodes=found.nodes | found.discarded),
         worst=partial(removed, nodes=found.nodes),
