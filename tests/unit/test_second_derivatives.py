@@ -12,6 +12,9 @@ from helpers.paths import ROOT
 from gpuprof.diagnosis.findings import compile as compiling
 from gpuprof.diagnosis.findings import cuda_graphs
 
+SHORT_US = 2.0
+"""Kernels that the CPU of the tests launches in more time than they take, however idle it is."""
+
 
 def penalised(twice: bool):
     """A step with a penalty on the gradient of the input, or without."""
@@ -37,7 +40,8 @@ def penalised(twice: bool):
 
 @pytest.mark.parametrize("twice", [True, False])
 def test_the_program_captures_its_passes_itself(tmp_path: Path, twice: bool):
-    case = case_of(recorded(tmp_path / "trace.json", penalised(twice)), as_recorded=True)
+    path = recorded(tmp_path / "trace.json", penalised(twice), kernel_us=SHORT_US)
+    case = case_of(path, as_recorded=True)
     found = list(cuda_graphs.find(case))
     assert [one.title for one in found] == [cuda_graphs.BY_HAND] * twice
     for one in found:
